@@ -30,7 +30,7 @@ FLOORS = {
     1: {"theory", "stability", "models", "nets"},
     2: {"audit", "probe", "optim", "landscape", "laboratory"},
     3: {"critical", "repair", "monitor"},
-    4: {"judgement", "rehearsal"},
+    4: {"judgement", "preflight", "rehearsal"},
     5: {"verbs", "integrations"},
     6: {"study"},
     7: {"present"},

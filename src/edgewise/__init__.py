@@ -8,6 +8,7 @@
 Nouns    Architecture Perceptron Trace Verdict
 Make     transformer describe structure stacks sites
 Predict  predict judge compare phase_diagram critical_point vector_field perceptron_maps
+Check    check
 Measure  measure audit_initialization total_changes learning_rate
 Watch    watch read trace_at HuggingFaceCallback LightningCallback
 Change   critical_plan initialize_ use_kernel
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from edgewise.nouns.perceptron import Perceptron
     from edgewise.nouns.trace import Trace
     from edgewise.nouns.verdict import Verdict
+    from edgewise.preflight.entry import check
     from edgewise.probe.measure import measure
     from edgewise.rehearsal.learning_rate import learning_rate
     from edgewise.repair.critical_plan import critical_plan
@@ -64,6 +66,7 @@ _HOMES = {
     "Trace": "nouns.trace",
     "Verdict": "nouns.verdict",
     "audit_initialization": "audit.inspect",
+    "check": "preflight.entry",
     "compare": "verbs",
     "critical_plan": "repair.critical_plan",
     "critical_point": "verbs",
@@ -97,6 +100,7 @@ __all__ = [
     "Trace",
     "Verdict",
     "audit_initialization",
+    "check",
     "compare",
     "critical_plan",
     "critical_point",

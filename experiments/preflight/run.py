@@ -1,0 +1,163 @@
+"""Run `edgewise.check` on a list of mistakes with twins and controls, and score it; the README says what a list is."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch
+
+import edgewise
+from edgewise.preflight.catalog import CheckFinding
+from edgewise.preflight.check_report import CheckReport
+
+CHECKED = ("model", "batches", "loss", "optimizer", "step", "also", "steps", "only")
+
+
+def load(path: Path) -> ModuleType:
+    """Import a list from its file."""
+    spec = importlib.util.spec_from_file_location(f"list_{path.stem}", path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def checked(setup: dict[str, Any]) -> CheckReport:
+    """Check one training as the list gives it."""
+    given = {key: setup[key] for key in CHECKED if key in setup}
+    return edgewise.check(given.pop("model"), **given)
+
+
+def matches(item: CheckFinding, alternatives: list[list[str]]) -> bool:
+    """Whether all word beginnings of one alternative occur in the finding."""
+    text = f"{item.kind} {item.sentence} {item.evidence} {item.advice}".lower()
+    return any(all(word.lower() in text for word in words) for words in alternatives)
+
+
+def at_place(item: CheckFinding, places: list[str]) -> bool:
+    """Whether a place of the finding begins with one of these, or is where they belong to; an empty list takes any."""
+    return not places or any(own.startswith(place) for own in item.places for place in places)
+
+
+def score(report: CheckReport, truth: dict[str, Any]) -> dict[str, Any]:
+    """Mark of a mistake: named, in part or silent; and the findings that are a wrong cause."""
+    problems = report.problems
+    words, places = truth.get("words", []), truth.get("places", [])
+    if "kinds" in truth:
+        words = [*words, *([kind] for kind in truth["kinds"])]
+    allowed = [*words, *truth.get("consequences", [])]
+    wrong = [f.kind for f in problems if not matches(f, allowed)]
+    if not problems:
+        mark = "silent"
+    elif matches(problems[0], words) and at_place(problems[0], places):
+        mark = "named"
+    elif any(matches(f, words) or (places and at_place(f, places)) for f in problems):
+        mark = "in part"
+    else:
+        mark = "wrong"
+    return {"mark": mark, "wrong": wrong}
+
+
+def told(report: CheckReport) -> list[dict[str, Any]]:
+    """Errors and warnings, short."""
+    return [
+        {"kind": f.kind, "severity": f.severity, "places": list(f.places[:4]), "evidence": f.evidence[:160]}
+        for f in report.problems
+    ]
+
+
+def run(name: str, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """One check; a check that raises is recorded, never hidden."""
+    torch.manual_seed(0)
+    setup = make()
+    began = time.perf_counter()
+    try:
+        report = checked(setup)
+    except Exception as error:  # noqa: BLE001  recorded as a crash
+        return {"name": name, "crash": f"{type(error).__name__}: {error}"}
+    row: dict[str, Any] = {
+        "name": name,
+        "seconds": round(time.perf_counter() - began, 2),
+        "told": told(report),
+    }
+    row["undecided"] = [fact for fact, _ in report.undecided]
+    row["notes"] = [f.kind for f in report.findings if f.severity == "note"]
+    if "truth" in setup:
+        row |= score(report, setup["truth"]) | {"cost": setup["truth"].get("cost"), "truth": setup["truth"]}
+    return row
+
+
+def rows(module: ModuleType, only: str = "") -> Iterator[dict[str, Any]]:
+    """Every case broken and healthy, every control, and whatever `more()` of the list yields."""
+    for name, value in vars(module).items():
+        if not callable(value) or (only and only not in name):
+            continue
+        if name.startswith("case_"):
+            yield run(f"{name} broken", lambda f=value: f(True)) | {"role": "broken"}
+            yield run(f"{name} twin", lambda f=value: _healthy(f(False))) | {"role": "twin"}
+        elif name.startswith("control_"):
+            yield run(name, lambda f=value: _healthy(f())) | {"role": "control"}
+    for name, role, make in getattr(module, "more", lambda: ())():
+        if not only or only in name:
+            yield run(name, make if role == "broken" else lambda m=make: _healthy(m())) | {"role": role}
+
+
+def _healthy(setup: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in setup.items() if key != "truth"}
+
+
+def summary(results: list[dict[str, Any]]) -> dict[str, Any]:
+    """The numbers of a list."""
+    broken = [r for r in results if r["role"] == "broken"]
+    healthy = [r for r in results if r["role"] != "broken"]
+    errors = [r["name"] for r in healthy if any(f["severity"] == "error" for f in r.get("told", []))]
+    warned = [r["name"] for r in healthy if r.get("told") and r["name"] not in errors]
+    marks = Counter(r.get("mark", "crash") for r in broken)
+    return {
+        "broken": len(broken),
+        **{mark: marks.get(mark, 0) for mark in ("named", "in part", "silent", "wrong", "crash")},
+        "wrong causes": sum(bool(r.get("wrong")) for r in broken),
+        "healthy": len(healthy),
+        "false errors": errors,
+        "false warnings": warned,
+        "crashes": [r["name"] for r in results if "crash" in r],
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("list", type=Path)
+    parser.add_argument("--json", type=Path, help="write every result here")
+    parser.add_argument("--only", default="", help="only names that contain this")
+    arguments = parser.parse_args()
+    results = []
+    for row in rows(load(arguments.list), arguments.only):
+        results.append(row)
+        said = "; ".join(
+            f"{f['severity']} {f['kind']} at {', '.join(f['places'][:2])}" for f in row.get("told", [])
+        )
+        print(f"{row['name']:44} {row.get('mark', ''):8} {row.get('crash', said)}", flush=True)
+    numbers = summary(results)
+    print(json.dumps(numbers, indent=1))
+    if arguments.json is not None:
+        document = {
+            "summary": numbers,
+            "version": edgewise.__version__,
+            "torch": torch.__version__,
+            "rows": results,
+        }
+        arguments.json.write_text(json.dumps(document, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

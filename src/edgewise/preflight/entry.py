@@ -1,0 +1,209 @@
+"""edgewise.check: facts that must hold in any healthy training, from a few batches and real steps that are undone."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import nn
+
+from edgewise import interrupts
+from edgewise.errors import BadInput
+from edgewise.models.unwrap import unwrap
+from edgewise.preflight import (
+    data_facts,
+    flow_facts,
+    gradient_facts,
+    loop_facts,
+    loss_facts,
+    motion_facts,
+    optimizer_facts,
+    softmax_facts,
+    start_facts,
+    tensor_facts,
+    wiring_facts,
+)
+from edgewise.preflight.catalog import FACTS, CheckFinding, Fact, NotAsked, Undecided
+from edgewise.preflight.causes import tidy
+from edgewise.preflight.check_report import CheckReport
+from edgewise.preflight.evidence import TrainingEvidence
+from edgewise.preflight.passes import Passes
+from edgewise.preflight.restoration import schedulers_of, undone
+
+ROOMS = (
+    data_facts,
+    flow_facts,
+    gradient_facts,
+    loop_facts,
+    loss_facts,
+    motion_facts,
+    optimizer_facts,
+    softmax_facts,
+    start_facts,
+    tensor_facts,
+    wiring_facts,
+)  # imported for their facts
+SCAN_SECONDS = 0.5  # for looking at batches beyond the first three
+ONLY = ("tensors", "optimizer", "data", "flow")
+
+
+def check(
+    model: nn.Module,
+    batches: Any = None,
+    loss: Callable[[nn.Module, Any], torch.Tensor] | None = None,
+    optimizer: Any = None,
+    *,
+    step: Callable[[nn.Module, Any, Any, int], Any] | None = None,
+    steps: int = 2,
+    scan: int = 300,
+    also: Iterable[Any] = (),
+    only: str | None = None,
+    theory: bool = False,
+) -> CheckReport:
+    """Check a training before it begins: facts that must hold in any healthy one.
+
+    model      an `nn.Module`; alone, its tensors are looked at
+    batches    one batch or any iterable of them; the first two feed the steps, up to `scan` are looked at
+    loss       `loss(model, batch)` that returns a scalar; default: `model(**batch).loss`
+    optimizer  real steps are made with it, and undone
+    step       the user's own step, `step(model, optimizer, batch, k) -> loss`: the loop is looked at too
+    steps      real steps to make
+    scan       batches to look at as data
+    also       further objects that a step changes: networks, schedulers, scalers, anything with `state_dict`
+    only       "tensors": no pass is made
+    theory     also measure how signal and gradient run through the depth (seconds)
+
+    Everything is put back bit for bit: weights, buffers, gradients, optimizer, schedulers, modes, hooks, random
+    numbers.
+
+    >>> import torch
+    >>> model = torch.nn.Linear(4, 4)
+    >>> check(model).ok
+    True
+    """
+    began = time.perf_counter()
+    _validate(model, steps, only)
+    also = list(also)
+    inner = unwrap(model)
+    evidence = TrainingEvidence(inner, optimizer, loss=loss, step=step)
+    evidence.known = _known(optimizer, also)
+    evidence.data["also parameters"] = {
+        id(p) for o in also if isinstance(o, nn.Module) for p in o.parameters()
+    }
+    evidence.data["held elsewhere"] = {
+        id(p)
+        for o in also
+        if isinstance(o, torch.optim.Optimizer)
+        for g in o.param_groups
+        for p in g["params"]
+    }
+    with undone(model, optimizer, also, batches):
+        if batches is not None and only != "tensors":
+            evidence.batches = _take(batches, scan)
+        if optimizer is not None:
+            evidence.data["groups"] = [dict(g) for g in optimizer.param_groups]
+        findings, report = _judge(
+            evidence, ("tensors", "optimizer", "data") if only != "tensors" else ("tensors", "optimizer")
+        )
+        if evidence.batches and not _hopeless(evidence):
+            passes = Passes(evidence, model, [*also, *schedulers_of(optimizer)])
+            passes.run(steps)
+            later, second = _judge(evidence, ("pass", "loss", "steps", "changed", "loop"), passes=True)
+            findings += later
+            for name in ("held", "undecided", "not_asked"):
+                getattr(report, name).extend(getattr(second, name))
+            report.cost["steps"] = (time.perf_counter() - began) / max(passes.step_seconds, 1e-9)
+    if theory:
+        findings += start_facts.measured(evidence)
+    report.findings = tidy(findings)
+    report.facts = _numbers(evidence)
+    report.cost["seconds"] = time.perf_counter() - began
+    return report
+
+
+def _validate(model: Any, steps: int, only: str | None) -> None:
+    if not isinstance(model, nn.Module):
+        raise BadInput(f"check needs a torch.nn.Module, got {type(model).__name__}. Build the model first.")
+    if not isinstance(steps, int) or not 1 <= steps <= 20:
+        raise BadInput(f"steps must be a whole number from 1 to 20, got {steps!r}.")
+    if only not in (None, "tensors"):
+        raise BadInput(f'only must be "tensors" or None, got {only!r}.')
+
+
+def _known(optimizer: Any, also: list[Any]) -> set[int]:
+    optimizers = [o for o in [optimizer, *also] if hasattr(o, "param_groups")]
+    held = {id(p) for o in optimizers for g in o.param_groups for p in g["params"]}
+    return held | {id(p) for o in also if isinstance(o, nn.Module) for p in o.parameters()}
+
+
+def _take(batches: Any, scan: int) -> list[Any]:
+    """One batch, or the first batches of an iterable: three, and more for half a second."""
+    single = torch.is_tensor(batches) or hasattr(batches, "keys")
+    if single or (isinstance(batches, tuple) and any(torch.is_tensor(b) for b in batches)):
+        return [batches]
+    taken, began = [], time.perf_counter()
+    try:
+        for batch in batches:
+            taken.append(batch)
+            if len(taken) >= scan or (len(taken) >= 3 and time.perf_counter() - began > SCAN_SECONDS):
+                break
+    except TypeError as error:
+        raise BadInput(
+            f"batches must be a batch or an iterable of batches, got {type(batches).__name__}."
+        ) from error
+    if not taken:
+        raise BadInput("batches is empty. Give at least one batch.")
+    return taken
+
+
+def _hopeless(evidence: TrainingEvidence) -> bool:
+    """Whether no pass can run: parts of the model have no numbers."""
+    return any(p.is_meta for p in evidence.model.parameters())
+
+
+def _judge(
+    evidence: TrainingEvidence, needs: tuple[str, ...], passes: bool = False
+) -> tuple[list[CheckFinding], CheckReport]:
+    if passes:
+        _prepare(evidence)
+    report, findings = CheckReport(), []
+    for fact in FACTS.values():
+        if fact.needs not in needs:
+            continue
+        interrupts.check()
+        findings += _one(fact, evidence, report)
+    return findings, report
+
+
+def _prepare(evidence: TrainingEvidence) -> None:
+    """Whether the network is causal, which several facts ask."""
+    try:
+        flow_facts.influence(evidence)
+    except (Undecided, NotAsked):
+        return
+
+
+def _one(fact: Fact, evidence: TrainingEvidence, report: CheckReport) -> list[CheckFinding]:
+    try:
+        with torch.no_grad():
+            found = list(fact.check(evidence))
+    except Undecided as why:
+        report.undecided.append((fact.name, str(why)))
+        return []
+    except NotAsked as why:
+        report.not_asked.append((fact.name, str(why)))
+        return []
+    if not any(f.severity != "note" for f in found):
+        report.held.append(fact.name)
+    return found
+
+
+def _numbers(evidence: TrainingEvidence) -> dict[str, Any]:
+    facts = {k: v for k, v in evidence.facts.items() if k != "events"}
+    facts["tensors"] = len(evidence.parameters) + sum(1 for _ in evidence.model.buffers())
+    facts["state"] = evidence.state
+    if evidence.steps:
+        facts["steps"] = len(evidence.steps)
+    return facts

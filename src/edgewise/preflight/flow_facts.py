@@ -1,0 +1,512 @@
+"""Facts about the flow of information: which tokens reach which outputs, forward and backward.
+
+Two passes on the same weights differ in one token of the first sample and in the order of two tokens of the second; the
+gradient of one output row per sample gives a row of the influence matrix.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor, nn
+
+from edgewise.preflight.catalog import CheckFinding, NotAsked, Undecided, fact, finding
+from edgewise.preflight.evidence import TrainingEvidence, parent, rms, rows_of
+from edgewise.preflight.loss_facts import tails
+from edgewise.preflight.passes import outputs_of
+
+BATCH_NORMS = (nn.modules.batchnorm._BatchNorm,)
+Region = tuple[slice | int | list[int], slice | int | list[int]]
+
+
+class Influence:
+    """What moved when tokens changed: `moved` of shape (samples, rows) for the outputs that reach the loss."""
+
+    def __init__(self, evidence: TrainingEvidence) -> None:
+        base, changed = evidence.after_steps()
+        before, after = outputs_of(base), outputs_of(changed)
+        if before is None or after is None or before.shape != after.shape:
+            raise Undecided("outputs of the two passes have different shapes")
+        self.evidence, self.change = evidence, evidence.change
+        self.samples = int(self.change["samples"])
+        if base.main_loss is not None and (rows := rows_of(base.main_loss)) is not None:
+            before = rows[0]
+            after = rows_of(changed.main_loss)[0]  # type: ignore[arg-type,index]
+            distance = (after - before).abs().float().amax(-1)
+        else:
+            distance = (after - before).abs().float().flatten(1).amax(-1)
+        if not before.isfinite().all():
+            raise Undecided("outputs are not finite")
+        if distance.numel() % self.samples:
+            raise Undecided("the outputs that reach the loss are a selection of tokens")
+        self.moved = (distance > tolerance(before)).view(self.samples, -1)
+        self.rows = self.moved.shape[1]
+        self.tokens = int(self.change.get("tokens", 0))
+        self.token = int(self.change.get("token", -1))
+        self.aligned = self.tokens > 0 and self.tokens - 3 <= self.rows <= self.tokens
+
+    def earlier(self) -> bool:
+        """Whether outputs before the changed token moved."""
+        return bool(self.moved[0, : min(self.token, self.rows)].any())
+
+    def origin(self, samples: list[int], tokens: slice) -> str:
+        """The first module whose output moved in this region; the one around it if its input moved there already."""
+        base, changed = self.evidence.after_steps()
+        for a, b in zip(base.calls, changed.calls, strict=False):
+            if a.name != b.name or not self._differ(a.after, b.after, samples, tokens):
+                continue
+            if self._differ(a.before, b.before, samples, tokens) and a.name:
+                return parent(a.name) or "model"
+            return a.name or "model"
+        return "model"
+
+    def _differ(self, a: Tensor | None, b: Tensor | None, samples: list[int], tokens: slice) -> bool:
+        if a is None or b is None or a.shape != b.shape or a.dim() < 3:
+            return False
+        shape = tuple(a.shape[:2])
+        if shape == (self.samples, self.tokens):
+            region = (a - b)[samples][:, tokens]
+        elif shape == (self.tokens, self.samples):
+            region = (a - b).transpose(0, 1)[samples][:, tokens]
+        else:
+            return False
+        return bool(region.abs().max() > tolerance(a)) if region.numel() else False
+
+
+def tolerance(values: Tensor) -> float:
+    """Differences below this are rounding."""
+    eps = 1e-5 if values.dtype in (torch.float32, torch.float64) else 4 * torch.finfo(values.dtype).eps
+    return eps * max(rms(values), 1e-12)
+
+
+def influence(evidence: TrainingEvidence) -> Influence:
+    """The influence of this evidence, computed once."""
+    if "influence" not in evidence.data:
+        evidence.data["influence"] = Influence(evidence)
+    result: Influence = evidence.data["influence"]
+    if result.aligned and "causal" not in evidence.facts:
+        evidence.facts["causal"] = not result.earlier()
+    return result
+
+
+@fact(
+    "constant output",
+    needs="changed",
+    compares="outputs before and after one input token (or a whole sample) was changed",
+    threshold="none moves: the input is not used",
+    cost="+1",
+)
+def constant_output(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
+    seen = influence(evidence)
+    if not seen.moved[0].any():
+        what = f"token {seen.token}" if seen.tokens else "all of its input"
+        place = evidence.alignment.place if evidence.alignment is not None else "model"
+        yield finding(
+            "constant output",
+            "error",
+            _last_moved(evidence) or place or "model",
+            "The outputs do not depend on the input.",
+            f"changing {what} of a sample changes none of its outputs",
+            "is the input used at all, or overwritten on its way?",
+        )
+
+
+def _last_moved(evidence: TrainingEvidence) -> str:
+    """The first module that had a moved input and an unmoved output."""
+    base, changed = evidence.after_steps()
+    for a, b in zip(base.calls, changed.calls, strict=False):
+        if (
+            a.before is None
+            or a.after is None
+            or b.before is None
+            or b.after is None
+            or a.before.shape != b.before.shape
+        ):
+            continue
+        if (
+            a.after.shape == b.after.shape
+            and not torch.equal(a.before, b.before)
+            and torch.equal(a.after, b.after)
+        ):
+            return a.name
+    return ""
+
+
+@fact(
+    "leak",
+    needs="changed",
+    compares="the output whose label is token j before and after token j is changed, on the weights after "
+    "the steps",
+    threshold="it moves by more than rounding (1e-5 of the outputs); the place is the first module whose "
+    "earlier tokens move",
+    cost="+1",
+    cannot="outputs that are a selection of tokens",
+)
+def leak(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
+    seen = influence(evidence)
+    alignment = evidence.alignment
+    if alignment is None or not seen.tokens:
+        raise NotAsked("the labels are not one per token")
+    if alignment.offset is None or alignment.offset < 1 or not seen.aligned:
+        raise NotAsked("the labels are not the next tokens")
+    row = seen.token - alignment.offset
+    evidence.facts["causal"] = not seen.earlier()
+    if 0 <= row < seen.rows and bool(seen.moved[0, row]):
+        place = seen.origin([0], slice(0, seen.token))
+        norms = [n for n, m in evidence.model.named_modules() if isinstance(m, BATCH_NORMS)]
+        only = bool(seen.moved[0, : seen.token].any()) and _only_future(seen)
+        yield finding(
+            "leak",
+            "error",
+            [place],
+            "The network sees the token it is asked for: the causal mask "
+            + ("is transposed, tokens see only the future." if only else "is missing, inverted or shifted."),
+            f"output {row} changes when token {seen.token} changes, and token {seen.token} is its label: "
+            f"information from the future",
+            "normalize over features, not over time or batch"
+            if norms and place in norms
+            else "mask all keys after the query (tril, is_causal=True)",
+            row=row,
+            token=seen.token,
+        )
+
+
+def _only_future(seen: Influence) -> bool:
+    """Whether no token before its own reaches an output."""
+    later = seen.moved[0, seen.token + 1 :]
+    return later.numel() > 1 and not bool(later.any())
+
+
+@fact(
+    "samples mixed",
+    needs="changed",
+    compares="outputs of the other samples before and after one sample is changed",
+    threshold="any moves by more than rounding; a note with BatchNorm outside language models",
+    cost="(+1)",
+    cannot="mixtures of experts with capacity limits may mix",
+)
+def samples_mixed(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
+    seen = influence(evidence)
+    start = 2 if seen.tokens else 1
+    if seen.samples <= start:
+        raise NotAsked("too few samples in a batch")
+    if not bool(seen.moved[start:].any()):
+        return
+    norms = [n for n, m in evidence.model.named_modules() if isinstance(m, BATCH_NORMS)]
+    words = evidence.alignment is not None and (evidence.alignment.offset or 0) >= 1
+    place = seen.origin(list(range(start, seen.samples)), slice(None)) if seen.tokens else "model"
+    small = float(seen.moved[start:].float().mean()) < 0.05
+    expected = (norms and not words) or (small and any("expert" in n for n in evidence.parameters))
+    yield finding(
+        "samples mixed",
+        "note" if expected else "warning",
+        norms if norms and place == "model" else [place],
+        "The samples of a batch influence one another.",
+        "changing one sample changes the outputs of others: the batch axis is normalized or attended over",
+        "normalize within a sample (LayerNorm)"
+        if norms
+        else "check batch_first, view and transpose: is the batch axis taken for time?",
+    )
+
+
+@fact(
+    "order not seen",
+    needs="changed",
+    compares="all other outputs after two tokens were swapped, in networks that see both sides",
+    threshold="none moves; a warning only if a table or buffer of positions exists, else a note: some "
+    "tasks have no order",
+    cost="(+1)",
+    cannot="causal networks see order through their mask",
+)
+def order_not_seen(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
+    seen = influence(evidence)
+    swap = seen.change.get("swap")
+    if not seen.aligned or swap is None or seen.samples < 2 or not seen.earlier():
+        raise NotAsked("the network is causal, or has one output per sample")
+    rest = [i for i in range(seen.rows) if i not in swap]
+    if int(seen.moved[0].sum()) > 1 and not bool(seen.moved[1, rest].any()):
+        labels = evidence.alignment is not None and evidence.alignment.offset is not None
+        unused = [
+            n
+            for n, p in evidence.parameters.items()
+            if "pos" in n.lower() and not any(g.get(n) is not None and g[n].alive for g in evidence.gradients)  # type: ignore[union-attr]
+        ]
+        yield finding(
+            "order not seen",
+            "warning" if labels or unused else "note",
+            unused or ["model"],
+            "The network does not see the order of its tokens: positions are missing.",
+            f"swapping tokens {swap[0]} and {swap[1]} changes no other output",
+            "add position embeddings, if order matters for the task",
+        )
+
+
+@fact(
+    "past not seen",
+    needs="changed",
+    compares="the influence matrix: gradient of one output at every token of its sample",
+    threshold="no token but its own reaches an output in any sample, although there are softmaxes or mixers",
+    cost="(+1)",
+    cannot="embeddings and classifiers without context, which have no attention",
+)
+def past_not_seen(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
+    reach, rows = _reach(evidence)
+    if not evidence.seen().softmaxes:
+        raise NotAsked("no attention was seen")
+    alone, own = [], []
+    for b, row in enumerate(rows):
+        if row < 2:
+            continue
+        alive = reach[b] > 1e-7 * float(reach[b].max())
+        own.append(bool(alive[row]))
+        alive[row] = False
+        alone.append(not bool(alive.any()))
+    if not alone:
+        raise NotAsked("no output has two tokens before it")
+    if all(alone):
+        place = evidence.seen().softmaxes[0].place
+        yield finding(
+            "past not seen",
+            "warning",
+            [place or "model"],
+            "No token sees another: the outputs depend on their own token only.",
+            "attention is there, and the influence of every other token is zero: a mask hides them, or "
+            "its output is not used",
+            "check the mask (is it inverted, or the identity?) and whether the output of attention is added",
+        )
+
+
+@fact(
+    "own token not seen",
+    needs="changed",
+    compares="the influence matrix on its diagonal",
+    threshold="an output does not depend on its own token, though it does on others, and it is asked for "
+    "the next one",
+    cost="(+1)",
+)
+def own_token_not_seen(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
+    reach, rows = _reach(evidence)
+    alignment = evidence.alignment
+    if alignment is None or alignment.offset is None or alignment.offset < 1:
+        raise NotAsked("the labels are not the next tokens")
+    blind = [b for b, row in enumerate(rows) if row >= 2 and not reach[b, row] > 1e-7 * float(reach[b].max())]
+    if blind and len(blind) == sum(row >= 2 for row in rows):
+        yield finding(
+            "own token not seen",
+            "warning",
+            [_first_mixer(evidence)],
+            "An output does not see its own token, the last one it may see.",
+            f"the influence of token {rows[blind[0]]} on output {rows[blind[0]]} is zero, that of others "
+            f"is not",
+            "the causal mask hides the diagonal, or inputs are shifted by one more than needed",
+        )
+
+
+@fact(
+    "padding is seen",
+    needs="changed",
+    compares="the influence matrix at padding tokens with the mask that was passed",
+    threshold="padding reaches scored outputs in every padded sample, more than 1 % of a token's influence",
+    cost="(+1)",
+    cannot="without an attention mask in the batch: a note, since padding may be meant as text",
+)
+def padding_is_seen(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
+    reach, rows = _reach(evidence)
+    alignment = evidence.alignment
+    assert alignment is not None
+    mask = _padding_mask(evidence, alignment.ids)
+    if mask is None:
+        raise NotAsked("no padding")
+    pads, declared = mask
+    seen_pads, shares = 0, []
+    for b, row in enumerate(rows):
+        text = ~pads[b]
+        if row < 0 or not pads[b].any() or not text.any() or bool(pads[b, min(row, pads.shape[1] - 1)]):
+            continue
+        share = float(reach[b][pads[b]].max()) / max(float(reach[b][text].median()), 1e-30)
+        shares.append(share)
+        seen_pads += share > 0.01
+    if shares and seen_pads == len(shares):
+        inverted = declared and _text_hidden(reach, rows, pads)
+        yield finding(
+            "padding is seen",
+            "warning" if declared else "note",
+            [_first_mixer(evidence)],
+            "The padding mask is inverted: padding is attended to and text is not."
+            if inverted
+            else "Padding tokens influence the outputs of real tokens: the padding mask is not applied.",
+            f"in all {len(shares)} padded samples that were looked at, up to {max(shares):.0%} of the "
+            f"influence of a real token",
+            "pass the attention mask on, True (or 0 if additive) where a key may be seen",
+            share=max(shares),
+        )
+
+
+def _text_hidden(reach: Tensor, rows: list[int], pads: Tensor) -> bool:
+    hidden = []
+    for b, row in enumerate(rows):
+        if row < 2 or not pads[b].any():
+            continue
+        others = (~pads[b]).clone()
+        others[row] = False
+        hidden.append(not bool((reach[b][others] > 1e-7 * float(reach[b].max())).any()))
+    return bool(hidden) and all(hidden)
+
+
+def _padding_mask(evidence: TrainingEvidence, ids: Tensor) -> tuple[Tensor, bool] | None:
+    """Which tokens are padding, and whether a mask of the batch says so."""
+    batch = evidence.batches[0]
+    items = (
+        batch.items()
+        if hasattr(batch, "items")
+        else enumerate(batch)
+        if isinstance(batch, (list, tuple))
+        else []
+    )
+    for key, value in items:
+        if not torch.is_tensor(value) or value.shape != ids.shape or torch.equal(value, ids):
+            continue
+        values = set(value.unique().tolist()) if value.numel() < 1 << 20 else set()
+        if values == {0, 1} or values == {False, True}:
+            ends = tails(ids)
+            pads = value == 0
+            if ends is not None and bool((ids[value == 1] == ends[0]).float().mean() > 0.9):
+                pads = value == 1
+            if bool(pads[:, -1].any()) or bool(pads[:, 0].any()) or "mask" in str(key):
+                return pads, True
+    ends = tails(ids)
+    if ends is None:
+        return None
+    token, lengths = ends
+    pads = torch.zeros_like(ids, dtype=torch.bool)
+    for b, length in enumerate(lengths):
+        if length >= 3:
+            pads[b, ids.shape[1] - length + 1 :] = True
+    del token
+    return pads, False
+
+
+@fact(
+    "source not seen",
+    needs="changed",
+    compares="outputs before and after a token of each table was changed, in networks with two token inputs",
+    threshold="a second token input whose table gets no gradient in any step",
+    cost="S",
+)
+def source_not_seen(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
+    from edgewise.preflight.evidence import token_lookups
+
+    lookups = list(token_lookups(evidence.seen()))
+    different = {id(x.table): x for x in lookups}
+    if len(different) < 2 or not evidence.gradients:
+        raise NotAsked("one token input")
+    for lookup in different.values():
+        name = next((n for n, p in evidence.trainable.items() if p is lookup.table), None)
+        if name is None:
+            continue
+        samples = [g.get(name) for g in evidence.gradients]
+        if all(s is None or not s.alive for s in samples):
+            yield finding(
+                "source not seen",
+                "error",
+                [lookup.place or name],
+                "One of the token inputs does not influence the loss.",
+                f"{name} is looked up and never gets a gradient",
+                "is its encoding passed on (cross-attention), and not detached?",
+            )
+
+
+@fact(
+    "influence without gradient",
+    needs="changed",
+    compares="outputs that move when a token changes with the gradient at that token",
+    threshold="they move, and the gradient of the same output at the same token is exactly zero",
+    cost="(+1)",
+    cannot="discrete paths (routers), which have no gradient by nature: only whole samples are judged",
+)
+def influence_without_gradient(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
+    reach, rows = _reach(evidence)
+    seen = influence(evidence)
+    row = rows[0]
+    if not seen.aligned or row <= seen.token or row >= seen.rows:
+        raise NotAsked("the output lies before the changed token")
+    if bool(seen.moved[0, row]) and float(reach[0, seen.token]) == 0:
+        yield finding(
+            "influence without gradient",
+            "warning",
+            [_first_mixer(evidence)],
+            "Information flows forward between tokens, the gradient does not flow back.",
+            f"output {row} depends on token {seen.token}, and its gradient there is exactly zero",
+            "look for detach() or no_grad between attention and loss",
+        )
+
+
+def _reach(evidence: TrainingEvidence) -> tuple[Tensor, list[int]]:
+    evidence.seen()
+    if evidence.alignment is None:
+        raise NotAsked("the outputs are not one per token")
+    if evidence.reach is None:
+        raise Undecided("the influence matrix could not be computed")
+    if not bool((evidence.reach > 0).any()):
+        raise Undecided("no gradient reaches the tokens")
+    return evidence.reach, evidence.reach_rows
+
+
+def _first_mixer(evidence: TrainingEvidence) -> str:
+    """The module of the first attention."""
+    softmaxes = evidence.seen().softmaxes
+    return (softmaxes[0].place or "model") if softmaxes else "model"
+
+
+@fact(
+    "positions",
+    needs="pass",
+    compares="the rows that every table is asked for; positions with one another",
+    threshold="a table of at least 8 rows asked for one row only by all tokens; positions that run "
+    "backward or repeat",
+    cost="F",
+)
+def positions(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
+    seen = evidence.seen()
+    tokens = max((x.ids.shape[-1] for x in seen.lookups if x.ids.dim() >= 1), default=0)
+    for lookup in seen.lookups:
+        ids, size = lookup.ids, lookup.table.shape[0]
+        if ids.dim() == 0 or ids.is_floating_point() or ids.shape[-1] < 4:
+            continue
+        named = "pos" in lookup.place.lower()
+        if ids.unique().numel() == 1 and size >= max(8, tokens) and (named or size < 4 * tokens + 4):
+            yield finding(
+                "positions",
+                "warning",
+                lookup.place or "model",
+                "All tokens get the same position.",
+                f"a table of {size} rows is asked for row {int(ids.flatten()[0])} only",
+                "index the position table by arange(length)",
+            )
+        elif named and ids.dim() == 2 and ids.shape[0] > 1 and ids.shape[0] == tokens != ids.shape[1]:
+            continue
+        elif named and ids.dim() <= 2:
+            steps = ids.reshape(-1, ids.shape[-1]).diff(dim=-1)
+            if bool((steps == -1).all()):
+                yield finding(
+                    "positions",
+                    "warning",
+                    lookup.place,
+                    "Positions run backward.",
+                    f"from {int(ids.flatten()[0])} down to {int(ids.reshape(-1, ids.shape[-1])[0, -1])}",
+                    "arange(length), not its flip",
+                )
+            elif ids.dim() == 2 and ids.shape[0] > 2 and _over_batch(ids):
+                yield finding(
+                    "positions",
+                    "warning",
+                    lookup.place,
+                    "Positions count samples, not tokens: all tokens of a sample share one.",
+                    f"row b of the positions is b everywhere, for {ids.shape[0]} samples",
+                    "count along the token axis",
+                )
+
+
+def _over_batch(ids: Tensor) -> bool:
+    return bool((ids == ids[:, :1]).all()) and ids[:, 0].unique().numel() == ids.shape[0]

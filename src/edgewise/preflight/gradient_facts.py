@@ -1,0 +1,230 @@
+"""Facts about gradients: who gets none, where they stop, how they run through the depth."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator
+from itertools import pairwise
+
+from edgewise.preflight.catalog import CheckFinding, NotAsked, fact, finding
+from edgewise.preflight.evidence import TrainingEvidence, parent, rms
+
+EXPERT = re.compile("expert", re.IGNORECASE)
+
+
+def _gradients(evidence: TrainingEvidence) -> None:
+    if not evidence.gradients:
+        seen = evidence.seen()
+        if seen.error is not None or seen.value is None or not math.isfinite(seen.number):
+            raise NotAsked("the pass failed")
+        raise NotAsked("no backward pass was made")
+
+
+@fact(
+    "no gradient",
+    needs="pass",
+    compares="`.grad` of every trainable parameter after backward",
+    threshold="None in a layer that ran: an error; layers that did not run, and experts: a note",
+    cost="S",
+    cannot="parts that are meant to be trained later",
+)
+def no_gradient(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
+    seen = evidence.seen()
+    if seen.value is not None and seen.error is None and not seen.value.requires_grad:
+        yield finding(
+            "no gradient",
+            "error",
+            "loss" if evidence.trainable else "model",
+            "The loss has no gradient: it is detached, or nothing is trainable.",
+            f"{len(evidence.trainable)} parameters require a gradient",
+            "do not call .item(), .detach() or no_grad before backward",
+        )
+        return
+    _gradients(evidence)
+    trainable = evidence.trainable
+    none = [
+        n for n in trainable if all(g.get(n) is None for g in evidence.gradients) and not EXPERT.search(n)
+    ]
+    called = {c.name for c in seen.calls}
+    if trainable and len(none) == len(trainable):
+        yield finding(
+            "no gradient",
+            "error",
+            ["loss", *none],
+            "No parameter gets a gradient.",
+            f"all {len(none)} have none",
+            "is the loss computed from the model's outputs?",
+        )
+        return
+    idle = [n for n in none if parent(n) not in called]
+    lost = [n for n in none if parent(n) in called and _own_work(evidence, n)]
+    if lost:
+        share = sum(trainable[n].numel() for n in lost) / sum(p.numel() for p in trainable.values())
+        yield finding(
+            "no gradient",
+            "error",
+            [*_cut(evidence, lost), *lost],
+            "Trainable layers that run get no gradient: the graph is cut.",
+            f"{len(lost)} parameters ({share:.0%} of the trainable ones), from {lost[0]} to {lost[-1]}",
+            "detach(), .data, no_grad or re-entrant checkpointing (use_reentrant=False) cuts the graph "
+            "after them; or their output is not used",
+            share=share,
+        )
+    if idle:
+        yield finding(
+            "no gradient",
+            "note",
+            idle,
+            "Trainable parameters belong to layers that never ran on this batch.",
+            f"{len(idle)} parameters",
+            "",
+        )
+
+
+def _own_work(evidence: TrainingEvidence, name: str) -> bool:
+    """Whether the parameter's own module computes: containers hold parameters that a mode may leave unused."""
+    module = evidence.module(parent(name))
+    return module is not None and not list(module.children())
+
+
+def _cut(evidence: TrainingEvidence, lost: list[str]) -> list[str]:
+    """The module where the graph ends: its input is differentiable and its output is not."""
+    owners = {parent(n) for n in lost}
+    for call in evidence.seen().calls:
+        before, after = call.differentiable
+        holds = any(o == call.name or o.startswith(call.name + ".") for o in owners)
+        if not after and holds and (before or any(True for _ in call.module.parameters())) and call.name:
+            return [call.name]
+    last = max((i for i, c in enumerate(evidence.seen().calls) if c.name in owners), default=0)
+    name = evidence.seen().calls[last].name if evidence.seen().calls else ""
+    return [name] if name else []
+
+
+@fact(
+    "dead",
+    needs="steps",
+    compares="gradients of up to four steps",
+    threshold="exactly zero in all: one zero factor wakes up after a step, three in a chain after three",
+    cost="S",
+    cannot="experts and rows that this batch does not use",
+)
+def dead(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
+    _gradients(evidence)
+    still = [
+        n
+        for n in evidence.trainable
+        if evidence.gradients[0].get(n) is not None
+        and not EXPERT.search(n)
+        and not any((s := g.get(n)) is not None and s.alive for g in evidence.gradients)
+    ]
+    if not still or len(evidence.gradients) < 2:
+        return
+    if evidence.steps and all(max(s.rates, default=0.0) == 0 for s in evidence.steps):
+        return  # nothing moved: zeros cannot wake up
+    zero = [n for n in still if not rms(evidence.trainable[n]) > 0]
+    heavy = sum(evidence.trainable[n].numel() for n in still)
+    tiny = heavy <= 4 or all(evidence.trainable[n].dim() < 2 and n.endswith("bias") for n in still)
+    shift = all(re.search(r"(^|[._])k(ey)?(_proj|_lin)?\.bias$|key\.bias$", n) for n in still)
+    yield finding(
+        "dead",
+        "note" if tiny or shift else "error" if zero else "warning",
+        still,
+        "Parameters never get a gradient that is not zero.",
+        f"exactly zero in {len(evidence.gradients)} steps"
+        + (f"; {zero[0]} is zero itself: both factors of a product are zero and stay so" if zero else ""),
+        "give one factor of the product random entries"
+        if zero
+        else "their output is masked, saturated or multiplied by zero",
+        steps=len(evidence.gradients),
+    )
+
+
+@fact(
+    "gradient not finite",
+    needs="pass",
+    compares="every gradient of the observed pass",
+    threshold="NaN or infinity while the loss is finite",
+    cost="F",
+)
+def gradient_not_finite(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
+    _gradients(evidence)
+    bad = [n for n, s in evidence.gradients[0].items() if s is not None and not s.finite]
+    if bad:
+        yield finding(
+            "gradient not finite",
+            "error",
+            bad,
+            "Gradients are NaN or infinite, though the loss is finite.",
+            f"{len(bad)} of {len(evidence.trainable)} gradients",
+            "look for sqrt or norm at zero, where() over NaN, or attention rows without keys",
+        )
+
+
+@fact(
+    "gradient through depth",
+    needs="pass",
+    compares="gradient size over the blocks, for the same matrix of each",
+    threshold="1e4 times between first and last, or 1e3 at one step between neighbors; fresh weights",
+    cost="F",
+    cannot="finer changes: see `edgewise measure`",
+)
+def gradient_through_depth(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
+    _gradients(evidence)
+    if not evidence.fresh:
+        raise NotAsked("the weights are trained")
+    stacks: dict[str, list[tuple[str, float]]] = {}
+    for block in evidence.blocks:
+        total = [
+            rms(s.entries) ** 2 * s.entries.numel()
+            for n, s in evidence.gradients[0].items()
+            if s is not None and n.startswith(block + ".") and s.entries.numel() > 64
+        ]
+        if total and sum(total) > 0:
+            stacks.setdefault(parent(block), []).append((block, math.sqrt(sum(total))))
+    if not any(len(items) >= 3 for items in stacks.values()):
+        raise NotAsked("no stack of blocks")
+    for items in stacks.values():
+        sizes = [size for _, size in items]
+        if len(items) < 3:
+            continue
+        jumps = [max(a, b) / min(a, b) for a, b in pairwise(sizes)]
+        whole = max(sizes[0], sizes[-1]) / min(sizes[0], sizes[-1])
+        if whole > 1e4 or max(jumps) > 1e3:
+            at = jumps.index(max(jumps))
+            vanishes = sizes[0] < sizes[-1]
+            yield finding(
+                "gradient through depth",
+                "warning",
+                [items[at][0] if max(jumps) > 1e3 else items[0][0], items[at + 1][0]],
+                f"The gradient {'vanishes' if vanishes else 'explodes'} on its way to the first block.",
+                f"its size is {sizes[-1]:.2g} in the last block and {sizes[0]:.2g} in the first",
+                "check skip connections and the scale of the weights; see `edgewise fix`",
+                ratio=whole,
+            )
+
+
+@fact(
+    "not in the model",
+    needs="pass",
+    compares="Parameters that the pass uses with those that the model and the optimizer list",
+    threshold="any that requires a gradient",
+    cost="F",
+    cannot="a second network of the loss: pass it with `also`",
+)
+def not_in_the_model(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
+    loose = evidence.seen().loose
+    if loose:
+        places = sorted({place or "model" for place, _ in loose.values()})
+        yield finding(
+            "not in the model",
+            "error",
+            places,
+            "Parameters are used that model.parameters() does not list: they are not registered.",
+            f"{len(loose)} parameters, of shapes "
+            f"{', '.join(sorted({str(s) for _, s in loose.values()})[:3])}: no optimizer moves them, no "
+            f"checkpoint keeps them",
+            "put layers in nn.ModuleList and not in a Python list; give a second network of the loss in "
+            "also=[...]",
+            count=len(loose),
+        )

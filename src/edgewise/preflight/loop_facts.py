@@ -1,0 +1,332 @@
+"""Facts about the user's own step: order of its calls, and the gradient that the optimizer sees."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from edgewise.preflight.catalog import CheckFinding, NotAsked, Undecided, fact, finding
+from edgewise.preflight.evidence import Sample, StepRecord, TrainingEvidence, median
+
+
+def _events(evidence: TrainingEvidence) -> list[list[str]]:
+    events = evidence.facts.get("events")
+    if evidence.step is None or not events:
+        raise NotAsked("no step was given")
+    result: list[list[str]] = events
+    return result
+
+
+def _records(evidence: TrainingEvidence) -> list[StepRecord]:
+    if evidence.step is None:
+        raise NotAsked("no step was given")
+    return evidence.taken()
+
+
+def flat(gradients: dict[str, Sample | None]) -> Tensor:
+    """All sampled entries in one vector."""
+    parts = [s.entries.float() for s in gradients.values() if s is not None]
+    return torch.cat(parts) if parts else torch.zeros(1)
+
+
+def _same(one: dict[str, Sample | None], other: dict[str, Sample | None]) -> tuple[Tensor, Tensor] | None:
+    """Both as vectors over the parameters that have a gradient in both."""
+    names = [n for n in one if one.get(n) is not None and other.get(n) is not None]
+    if not names:
+        return None
+    return flat({n: one[n] for n in names}), flat({n: other[n] for n in names})
+
+
+@fact(
+    "order of the step",
+    needs="loop",
+    compares="the order of zero_grad, backward, clip, step and scheduler inside the user's step",
+    threshold="no backward; no optimizer step; clipping before backward; zero_grad between backward and "
+    "step; two steps",
+    cost="S",
+    cannot="accumulation over several calls: undecided",
+)
+def order_of_the_step(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
+    every = _events(evidence)
+    joined = [e for events in every for e in events]
+    if "backward" not in joined:
+        yield finding(
+            "order of the step",
+            "error",
+            "step",
+            "The step never calls backward.",
+            f"it calls {', '.join(dict.fromkeys(joined)) or 'nothing'}",
+            "loss.backward() before optimizer.step()",
+        )
+        return
+    if "step" not in joined:
+        if len(every) < 3 and joined.count("backward") == len(every):
+            raise Undecided("no optimizer step in these calls: accumulation over several calls?")
+        yield finding("order of the step", "error", "step", "The step never calls optimizer.step.", "", "")
+        return
+    for events in every:
+        if "step" not in events or "backward" not in events:
+            continue
+        backward, step = len(events) - 1 - events[::-1].index("backward"), events.index("step")
+        if step < events.index("backward"):
+            yield finding(
+                "order of the step",
+                "error",
+                "step",
+                "The optimizer steps before backward: it uses the gradient of the batch before, or none.",
+                " → ".join(events),
+                "zero_grad, backward, step",
+            )
+            return
+        if "zero_grad" in events[backward:step] and backward < step:
+            yield finding(
+                "order of the step",
+                "error",
+                "step",
+                "zero_grad stands between backward and optimizer.step: the gradient is lost.",
+                " → ".join(events),
+                "zero_grad before backward, or after step",
+            )
+            return
+        clips = [i for i, e in enumerate(events) if e == "clip"]
+        if clips and all(i < events.index("backward") or i > step for i in clips):
+            yield finding(
+                "order of the step",
+                "error",
+                "step",
+                "Gradients are clipped "
+                + ("before backward" if clips[0] < backward else "after the step")
+                + ": clipping does nothing.",
+                " → ".join(events),
+                "clip between backward and optimizer.step",
+            )
+            return
+        if events.count("step") > 1 and events.count("backward") < events.count("step"):
+            yield finding(
+                "order of the step",
+                "warning",
+                "step",
+                "The optimizer steps more than once on one gradient.",
+                " → ".join(events),
+                "one optimizer.step per backward",
+            )
+            return
+        if "scheduler" in events and events.index("scheduler") < step:
+            yield finding(
+                "order of the step",
+                "note",
+                "step",
+                "The scheduler steps before the optimizer.",
+                " → ".join(events),
+                "",
+            )
+            return
+
+
+@fact(
+    "gradient at the step",
+    needs="loop",
+    compares="gradients when `optimizer.step` runs with those of the loss on this batch, and with those "
+    "left over",
+    threshold="zero; fresh + left over; left over alone; c × fresh with c > 1.5 or < 0.02",
+    cost="+1 step",
+    cannot="accumulation over calls; dropout that differs between the two passes",
+)
+def gradient_at_the_step(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
+    records = _records(evidence)
+    adam = "adam" in type(evidence.optimizer).__name__.lower()
+    for record in records[:2]:
+        if record.fresh is None or record.optimizer_steps == 0:
+            continue
+        pair = _same(record.gradients, record.fresh)
+        fresh = flat(record.fresh)
+        if float(fresh.norm()) == 0:
+            continue
+        if pair is None or float(pair[0].norm()) == 0:
+            yield finding(
+                "gradient at the step",
+                "error",
+                "step",
+                "All gradients are zero when the optimizer steps.",
+                "backward gave others: something sets them to zero in between",
+                "zero_grad belongs before backward or after step, not between; clip by a norm above zero",
+            )
+            return
+        at, fresh = pair
+        result = _compare(record, at, fresh, adam)
+        if result is not None:
+            yield result
+            return
+    if all(r.optimizer_steps == 0 for r in records):
+        raise Undecided("no call of step called optimizer.step")
+
+
+def _compare(record: StepRecord, at: Tensor, fresh: Tensor, adam: bool) -> CheckFinding | None:
+    size, own = float(at.norm()), float(fresh.norm())
+    if record.left is not None:
+        pair = _same(record.gradients, record.left)
+        if pair is not None and pair[1].shape == fresh.shape and float(pair[1].norm()) > 0:
+            left = pair[1]
+            scale = float(at @ left) / float(left @ left)
+            if float((at - fresh - left).norm()) < 0.1 * size and float((at - fresh).norm()) > 0.1 * size:
+                return finding(
+                    "gradient at the step",
+                    "error",
+                    "step",
+                    "Gradients add up over the steps: zero_grad is missing.",
+                    "the gradient at step 2 is that of its batch plus that of step 1",
+                    "call optimizer.zero_grad() in every step",
+                )
+            if float((at - scale * left).norm()) < 0.03 * size and float(at @ fresh) / size / own < 0.98:
+                return finding(
+                    "gradient at the step",
+                    "error",
+                    "step",
+                    "The step uses the gradient of the batch before.",
+                    "the gradient at step 2 is that of step 1",
+                    "backward before optimizer.step",
+                )
+    factor = float(at @ fresh) / own**2
+    off = float((at - factor * fresh).norm()) / size
+    if off < 0.15 and factor > 1.5:
+        power = abs(factor - 2 ** round(_log2(factor))) < 1e-3 * factor and factor >= 256
+        return finding(
+            "gradient at the step",
+            "error" if power else "warning",
+            "step",
+            "The gradient is still scaled when the optimizer steps: the GradScaler is not undone."
+            if power
+            else "The gradient at the step is larger than that of the loss: micro-batches are summed, not "
+            "averaged.",
+            f"it is {factor:.4g} times the gradient of the loss on this batch",
+            "scaler.step(optimizer), and scaler.unscale_ before clipping"
+            if power
+            else f"divide the loss by the number of "
+            f"micro-batches{' (Adam forgives a constant factor)' if adam else ''}",
+            factor=factor,
+        )
+    if off < 0.15 and factor < -0.01:
+        return finding(
+            "gradient at the step",
+            "error",
+            "step",
+            "The gradient has the wrong sign at the step.",
+            f"{factor:.3g} times that of the loss",
+            "",
+        )
+    if off < 0.15 and factor < 0.02:
+        return finding(
+            "gradient at the step",
+            "note" if adam and factor > 1e-5 else "warning",
+            "step",
+            "Clipping takes almost all of the gradient away.",
+            f"{factor:.1e} of it is left when the optimizer steps",
+            "clip near the usual norm of the gradient (1.0)",
+            factor=factor,
+        )
+    by_parameter = _uneven(record)
+    if off > 0.3 and by_parameter:
+        return by_parameter
+    return None
+
+
+def _uneven(record: StepRecord) -> CheckFinding | None:
+    """Parameters whose gradient vanished or was scaled while the others' did not."""
+    assert record.fresh is not None
+    factors = {}
+    for name, own in record.fresh.items():
+        at = record.gradients.get(name)
+        if own is None or not own.alive or at is None or at.entries.shape != own.entries.shape:
+            continue
+        f, g = own.entries.float(), at.entries.float()
+        if float(f.norm()) > 0:
+            factors[name] = float(g @ f) / float(f @ f)
+    if len(factors) < 4:
+        return None
+    middle = median(list(factors.values()))
+    gone = [n for n, c in factors.items() if abs(c) < 1e-6]
+    if gone and middle > 0.5 and len(gone) < len(factors):
+        return finding(
+            "gradient at the step",
+            "warning",
+            ["step", *gone],
+            "Some gradients are set to zero between backward and the step.",
+            f"{len(gone)} of {len(factors)} parameters",
+            "",
+        )
+    return None
+
+
+def _log2(value: float) -> float:
+    import math
+
+    return math.log2(value)
+
+
+@fact(
+    "schedule",
+    needs="loop",
+    compares="rates of the coming 400 steps, as the schedulers that the step calls give them",
+    threshold="below 1 % of the largest within 50 steps after it; rises above 30 times the optimizer's "
+    "rate; negative",
+    cost="0",
+    cannot="schedulers that the step does not call; short trainings that are meant",
+)
+def schedule(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
+    records = _records(evidence)
+    ahead = evidence.rates_ahead
+    if not ahead:
+        if "schedule ends" in evidence.facts:
+            yield finding(
+                "schedule",
+                "warning",
+                "step",
+                "The schedule ends after a few steps.",
+                str(evidence.facts["schedule ends"]),
+                "",
+            )
+            return
+        raise NotAsked("the step calls no scheduler")
+    rates = [*(max(r.rates, default=0.0) for r in records), *ahead]
+    top = max(rates)
+    if min(rates) < 0:
+        yield finding(
+            "schedule",
+            "error",
+            ["step", "optimizer"],
+            "The learning rate becomes negative.",
+            f"{min(rates):.2g} after {rates.index(min(rates))} steps",
+            "",
+        )
+        return
+    if top == 0:
+        return
+    peak = rates.index(top)
+    low = next((k for k in range(peak, len(rates)) if rates[k] < 0.01 * top), None)
+    if low is not None and low - peak < 50:
+        yield finding(
+            "schedule",
+            "warning",
+            ["step", "optimizer"],
+            "The learning rate falls to almost nothing within a few steps.",
+            f"from {top:.2g} at step {peak} to {rates[low]:.2g} at step {low}: a schedule that counts "
+            f"epochs is stepped for every batch",
+            "step the scheduler once per epoch, or give it the number of steps",
+            steps=low - peak,
+        )
+    elif all(
+        r < 1e-3 * float(g)
+        for r in rates[-50:]
+        for g in [max((x.get("initial_lr", 0) or 0) for x in evidence.optimizer.param_groups) or 0]
+        if g
+    ):
+        yield finding(
+            "schedule",
+            "warning",
+            ["step", "optimizer"],
+            "The learning rate stays below a thousandth of the one given.",
+            f"{rates[-1]:.2g} after {len(rates)} steps",
+            "warm-up that never ends? check its number of steps",
+        )

@@ -1,0 +1,635 @@
+"""Facts about the loss: what it is called with, what guessing would give, and what labels ask for."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor, nn
+
+from edgewise.preflight.catalog import CheckFinding, NotAsked, Undecided, fact, finding
+from edgewise.preflight.evidence import Alignment, TrainingEvidence, agreement, rms
+from edgewise.preflight.passes import readout
+
+CLASSES = ("cross_entropy", "nll_loss")
+
+
+@fact(
+    "does not run",
+    needs="pass",
+    compares="forward, loss and backward of the first batch, and the steps",
+    threshold="an exception; its place is the innermost module that was running",
+    cost="F",
+)
+def does_not_run(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
+    seen = evidence.seen()
+    if seen.error is not None:
+        yield finding(
+            "does not run",
+            "error",
+            seen.place or "loss",
+            "The training does not run.",
+            f"{type(seen.error).__name__}: {str(seen.error)[:300]}",
+            "",
+        )
+    elif seen.value is not None and seen.value.numel() != 1:
+        yield finding(
+            "does not run",
+            "error",
+            "loss",
+            "The loss is not one number: it is not reduced.",
+            f"its shape is {tuple(seen.value.shape)}",
+            "take the mean over what is scored",
+        )
+    for problem in evidence.problems:
+        if problem.startswith("step "):
+            yield finding("does not run", "error", "step", "A training step fails.", problem[:300], "")
+
+
+@fact(
+    "loss not finite",
+    needs="pass",
+    compares="the first loss, and the outputs of every module in order",
+    threshold="NaN or infinity; its place is the first module whose output is not finite",
+    cost="F",
+)
+def loss_not_finite(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
+    seen = evidence.seen()
+    if seen.value is None or seen.value.numel() != 1:
+        raise NotAsked("the loss was not computed")
+    if not math.isfinite(seen.number):
+        place = next((c.name for c in seen.calls if c.kept and not c.kept["finite"]), "loss")
+        yield finding(
+            "loss not finite",
+            "error",
+            place or "loss",
+            "The first loss is not finite.",
+            f"it is {seen.number}; the first module with a NaN or an infinity is {place}",
+            "look for a logarithm or division of zero, or a row without any key in attention",
+        )
+
+
+@fact(
+    "first loss",
+    needs="loss",
+    compares="the cross-entropy with ln V, V classes as the call has them",
+    threshold="warning above ln V + 2, error above 2 ln V + 2, for fresh weights that are all trained: "
+    "logits of variance s² cost s²/2",
+    cost="F",
+    cannot="trained, adapted or half-frozen weights: a note; below ln V: trained, prior bias, or a leak",
+)
+def first_loss(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
+    call = evidence.loss_call()
+    if call.name == "mse_loss":
+        yield from _first_regression_loss(evidence, call.outputs, call.labels)
+        return
+    if call.name not in CLASSES or "chance" not in evidence.facts:
+        raise NotAsked("the loss is not a cross-entropy over classes")
+    entropy, chance = evidence.facts["cross-entropy"], evidence.facts["chance"]
+    if not math.isfinite(entropy) or entropy <= chance + 1:
+        return
+    severity = "error" if entropy > 2 * chance + 2 else "warning" if entropy > chance + 2 else "note"
+    if not evidence.fresh or not evidence.all_trainable:
+        severity = "note"
+    rows = evidence.class_rows
+    assert rows is not None
+    head = readout(evidence)
+    places = ["loss"] if head is None else evidence.names.get(id(head[1].weight), [head[0]])
+    spread = float(rows[0][rows[2]].float().std(-1).mean())
+    yield finding(
+        "first loss",
+        severity,
+        places,
+        "The first loss is far above that of guessing.",
+        f"cross-entropy {entropy:.1f}, guessing gives {chance:.2f} (ln {rows[3]}); logits have spread "
+        f"{spread:.2g}",
+        "the readout is too loud: draw it smaller"
+        + (" (it is tied to the embedding)" if len(places) > 1 else ""),
+        loss=entropy,
+        chance=chance,
+        spread=spread,
+    )
+
+
+def _first_regression_loss(
+    evidence: TrainingEvidence, outputs: Tensor, labels: Tensor
+) -> Iterator[CheckFinding]:
+    if outputs.shape != labels.shape or labels.numel() < 4:
+        raise NotAsked("shapes differ")
+    error = float((outputs.float() - labels.float()).pow(2).mean())
+    size = max(float(labels.float().pow(2).mean()), 1e-12)
+    if error > 100 * size and evidence.fresh and evidence.all_trainable:
+        loud = rms(outputs) > 3 * rms(labels)
+        head = readout(evidence)
+        yield finding(
+            "first loss",
+            "warning",
+            "loss" if head is None else head[0],
+            "The first loss is far above that of predicting zero.",
+            f"mean squared error {error:.3g}, targets alone give {size:.3g}",
+            "the outputs are too large" if loud else "the targets are too large: normalize them",
+        )
+
+
+@fact(
+    "target scale",
+    needs="loss",
+    compares="regression targets with one",
+    threshold="root mean square above 100 or mean above 20 spreads: a readout of fresh weights needs "
+    "thousands of steps to reach them",
+    cost="F",
+)
+def target_scale(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
+    call = evidence.loss_call("mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss")
+    labels = call.labels.float()
+    if labels.numel() < 4 or not evidence.fresh:
+        raise NotAsked("few targets, or trained weights")
+    spread, size = float(labels.std()), rms(labels)
+    if size > 100 or abs(float(labels.mean())) > 20 * max(spread, 1e-12) > 0:
+        yield finding(
+            "target scale",
+            "warning",
+            ["labels", "data"],
+            "The regression targets are not normalized.",
+            f"mean {float(labels.mean()):.3g}, spread {spread:.3g}",
+            "subtract the mean of the targets and divide by their spread",
+            mean=float(labels.mean()),
+            spread=spread,
+        )
+
+
+@fact(
+    "bounded outputs",
+    needs="changed",
+    compares="outputs after the readout's input was scaled by 10⁴",
+    threshold="within 50 of each other, with a least possible loss above 5 % of ln V; or nothing below "
+    "(above) zero",
+    cost="+1",
+    cannot="soft caps at 30 and more pass",
+)
+def bounded_outputs(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
+    call = evidence.loss_call()
+    rows = evidence.class_rows
+    logits = rows[0][rows[2]].float() if rows is not None else None
+    head = readout(evidence)
+    place = "loss" if head is None else head[0]
+    if call.name == "cross_entropy" and logits is not None and logits.shape[0] >= 4 and logits.shape[1] >= 3:
+        sums = logits.sum(-1)
+        if bool((logits >= 0).all()) and float((sums - 1).abs().max()) < 1e-2:
+            yield _bounded(
+                place,
+                0.0,
+                1.0,
+                logits.shape[1],
+                "the rows sum to one: softmax is applied before the cross-entropy, which applies it again",
+            )
+            return
+    if call.name == "binary_cross_entropy_with_logits" and call.outputs.numel() >= 8:
+        low, high = float(call.outputs.min()), float(call.outputs.max())
+        loud = None if evidence.loud is None else evidence.loud.main_loss
+        if (
+            loud is not None
+            and float(loud.outputs.min()) >= 0
+            and float(loud.outputs.max()) <= 1
+            and 0 <= low <= high <= 1
+        ):
+            yield _bounded(
+                place,
+                0.0,
+                1.0,
+                2,
+                "a sigmoid is applied before binary_cross_entropy_with_logits, which applies it again",
+            )
+        return
+    if call.name == "nll_loss" and logits is not None:
+        if float(logits.exp().sum(-1).sub(1).abs().max()) > 1e-2:
+            yield finding(
+                "bounded outputs",
+                "error",
+                [place, "loss"],
+                "nll_loss is given outputs that are not log-probabilities.",
+                f"exp of a row sums to {float(logits.exp().sum(-1).mean()):.3g}, log_softmax would give 1",
+                "use cross_entropy on logits, or log_softmax before nll_loss",
+            )
+        return
+    if call.name == "kl_div":
+        values = call.outputs.float()
+        if values.dim() >= 2 and float(values.exp().sum(-1).sub(1).abs().max()) > 1e-1:
+            yield finding(
+                "bounded outputs",
+                "error",
+                "loss",
+                "kl_div is given outputs that are not log-probabilities.",
+                f"exp of a row sums to {float(values.exp().sum(-1).mean()):.3g}; log-probabilities give 1",
+                "kl_div(log_softmax(outputs), probabilities): the first argument is in logarithms",
+            )
+        return
+    if (
+        evidence.loud is None
+        or evidence.loud.main_loss is None
+        or call.name != "cross_entropy"
+        or logits is None
+    ):
+        if call.name == "cross_entropy" and head is None and evidence.base is not None:
+            raise Undecided("no Linear readout was found whose input could be scaled")
+        raise NotAsked("bounds matter for cross-entropies only")
+    values = evidence.loud.main_loss.outputs.float()
+    if not values.isfinite().all() or values.numel() == 0:
+        raise Undecided("scaled outputs are not finite")
+    low, high, classes = float(values.min()), float(values.max()), logits.shape[1]
+    if high - low < 50 and classes >= 2:
+        yield _bounded(
+            place,
+            low,
+            high,
+            classes,
+            f"whatever the readout says, outputs stay between {low:.2g} and {high:.2g}: tanh, sigmoid, "
+            f"softmax or a normalization follows it",
+        )
+    elif (low >= 0 and float(logits.min()) >= 0) or (
+        high <= 0 and float(logits.max()) <= 0 and _not_log(values)
+    ):
+        side = "below" if low >= 0 else "above"
+        yield finding(
+            "bounded outputs",
+            "warning",
+            place,
+            f"No output ever goes {side} zero: an activation follows the readout.",
+            f"outputs go from {low:.3g} to {high:.3g} whatever the readout says",
+            "give the raw outputs of the last Linear layer (no ReLU) to the loss",
+        )
+
+
+def _not_log(values: Tensor) -> bool:
+    return float(values.flatten(0, -2).logsumexp(-1).abs().max()) > 1e-2
+
+
+def _bounded(place: str, low: float, high: float, classes: int, evidence: str) -> CheckFinding:
+    floor = math.log(1 + (classes - 1) * math.exp(-(high - low)))
+    severe = floor > 0.05 * math.log(classes)
+    return finding(
+        "bounded outputs",
+        "error" if severe else "note",
+        place,
+        "The outputs are bounded before the loss, which can never become small.",
+        f"{evidence}; the loss cannot fall below {floor:.2g}",
+        "give raw logits to the loss, without softmax, sigmoid or tanh",
+        low=low,
+        high=high,
+        floor=floor,
+    )
+
+
+@fact(
+    "labels",
+    needs="loss",
+    compares="labels with outputs: shapes, range, variety, gradient",
+    threshold="shapes that broadcast, all ignored, all equal, out of range; targets that are part of the graph",
+    cost="F",
+    cannot="labels that are shuffled or wrong in meaning",
+)
+def labels(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
+    call = evidence.loss_call()
+    outputs, targets = call.outputs, call.labels
+    if call.labels_differentiable:
+        yield finding(
+            "labels",
+            "warning",
+            ["labels", "loss"],
+            "The targets of the loss carry a gradient: the network is trained to move its own targets.",
+            f"{call.name} is called with targets that require a gradient",
+            "targets.detach()",
+        )
+    if call.name not in CLASSES:
+        if outputs.shape != targets.shape and outputs.numel() and call.name != "kl_div":
+            yield finding(
+                "labels",
+                "error",
+                ["labels", "loss"],
+                "Outputs and labels have different shapes, and are broadcast against each other.",
+                f"{call.name} of shapes {tuple(outputs.shape)} and {tuple(targets.shape)}",
+                "squeeze or unsqueeze one of them so that both have one shape",
+            )
+        elif targets.numel() >= 8 and targets.unique().numel() == 1:
+            yield finding(
+                "labels",
+                "warning",
+                "labels",
+                "All targets are equal.",
+                f"{float(targets.flatten()[0]):.3g}",
+                "",
+            )
+        return
+    rows = evidence.class_rows
+    if rows is None:
+        return
+    _, y, kept, classes = rows
+    if not kept.any():
+        yield finding(
+            "labels",
+            "error",
+            "labels",
+            "Every label is ignored: there is nothing to learn.",
+            f"all {y.numel()} labels are the ignore index",
+            "",
+        )
+        return
+    scored = y[kept]
+    if bool(((scored < 0) | (scored >= classes)).any()):
+        yield finding(
+            "labels",
+            "error",
+            "labels",
+            "Labels are out of range.",
+            f"from {int(scored.min())} to {int(scored.max())} for {classes} classes",
+            "",
+        )
+    elif scored.numel() >= 8 and scored.unique().numel() == 1 and classes > 2:
+        yield finding(
+            "labels",
+            "warning",
+            "labels",
+            "All labels of the batch are equal.",
+            f"all {scored.numel()} scored labels are {int(scored[0])}",
+            "check which tensor the labels come from, and whether the data are shuffled",
+        )
+    elif scored.numel() < 0.02 * y.numel() and scored.numel() < 4:
+        yield finding(
+            "labels",
+            "note",
+            "labels",
+            "Almost every label is ignored.",
+            f"{scored.numel()} of {y.numel()} are scored",
+            "",
+        )
+
+
+@fact(
+    "class axis",
+    needs="loss",
+    compares="the axis that the cross-entropy takes for the classes with the readout's outputs",
+    threshold="another axis, while the readout's is the last",
+    cost="F",
+)
+def class_axis(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
+    call = evidence.loss_call(*CLASSES)
+    if call.outputs.dim() < 3:
+        raise NotAsked("outputs are rows of classes")
+    last = next((c for c in reversed(evidence.seen().calls) if isinstance(c.module, nn.Linear)), None)
+    if last is None or last.shape[-1] != call.outputs.shape[-1] or last.shape != tuple(call.outputs.shape):
+        raise NotAsked("the readout's classes are not the last axis")
+    if call.outputs.shape[1] != call.outputs.shape[-1]:
+        yield finding(
+            "class axis",
+            "error",
+            ["loss", last.name],
+            "The cross-entropy takes another axis for the classes than the readout's outputs.",
+            f"outputs of shape {tuple(call.outputs.shape)}: axis 1 is taken for the classes, the readout "
+            f"has {last.shape[-1]}",
+            "outputs.transpose(1, 2), or flatten to (rows, classes)",
+        )
+
+
+@fact(
+    "label offset",
+    needs="loss",
+    compares="labels in the loss call with token ids in the embedding call: shifts −3…3, reversed, other "
+    "samples",
+    threshold="one shift fits > 98 %, the next < 95 %; a causal network should be asked for the next token",
+    cost="F",
+    cannot="labels that are no shift of the input (masked words, translation, classes)",
+)
+def label_offset(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
+    evidence.loss_call(*CLASSES)
+    alignment = evidence.alignment
+    if alignment is None:
+        raise NotAsked("the labels are not one per token")
+    shift, causal = alignment.offset, evidence.facts.get("causal")
+    evidence.facts["label offset"] = shift
+    if shift is None:
+        yield from _strange_labels(alignment)
+        return
+    scored = float(alignment.kept.float().mean())
+    if shift >= 2:
+        yield finding(
+            "label offset",
+            "error",
+            "labels",
+            f"The labels are shifted {'twice' if shift == 2 else f'by {shift}'}: each output is asked for "
+            f"a token further on.",
+            f"output i is asked for token i+{shift}, not for the next token",
+            "shift once: many models shift the labels inside",
+            offset=shift,
+        )
+    elif shift <= 0 and causal:
+        yield finding(
+            "label offset",
+            "error",
+            "labels",
+            "The labels are not shifted: a causal network is asked for a token that it has already seen.",
+            f"output i is asked for token i{shift:+d}"
+            if shift
+            else "output i is asked for token i, its own input",
+            "shift the labels by one: outputs[:, :-1] against tokens[:, 1:]",
+            offset=shift,
+        )
+    elif shift == 0 and causal is False and scored < 0.5:
+        yield finding(
+            "label offset",
+            "warning",
+            ["labels", "data"],
+            "The masked words are not masked: the network sees every token it is asked for.",
+            f"{scored:.0%} of the tokens are scored, and the input holds each of them at its place",
+            "replace the scored tokens by the mask token before the network sees them",
+            offset=0,
+        )
+    elif shift < 0 and causal is False:
+        yield finding(
+            "label offset",
+            "note",
+            "labels",
+            "The labels are tokens before the output's own.",
+            f"output i is asked for token i{shift:+d}",
+            "",
+            offset=shift,
+        )
+
+
+def _strange_labels(alignment: Alignment) -> Iterator[CheckFinding]:
+    """Labels that fit the tokens only reversed, or those of another sample."""
+    ids, y, kept = alignment.ids, alignment.labels, alignment.kept
+    if ids[:, 1:].unique().numel() < 8 or not bool(kept.float().mean() > 0.5):
+        return
+    variants = {"reversed in time": ids.flip(1)}
+    for k in range(1, min(4, ids.shape[0])):
+        variants |= {f"from sample b+{k}": ids.roll(-k, 0), f"from sample b-{k}": ids.roll(k, 0)}
+    if ids.shape[0] > 1:
+        variants["from the batch in reverse"] = ids.flip(0)
+    for words, tokens in variants.items():
+        for shift in (0, 1, -1):
+            share = agreement(tokens, y, kept, shift)
+            if share is not None and share > 0.98:
+                yield finding(
+                    "label offset",
+                    "error",
+                    ["labels", "data"],
+                    f"The labels are those of other tokens: {words}.",
+                    f"{share:.0%} of the labels are the tokens {words}, shifted by {shift}",
+                    "take labels and inputs from the same sample, in the same order",
+                )
+                return
+
+
+@fact(
+    "padding in the loss",
+    needs="loss",
+    compares="the token that fills the ends of rows with the scored labels",
+    threshold="more than 15 % of the scored labels, at the rows' ends, in at least two rows of different "
+    "length",
+    cost="F",
+    cannot="left padding; end-of-text tokens that are learned once per row are left out",
+)
+def padding_in_the_loss(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
+    evidence.loss_call(*CLASSES)
+    alignment = evidence.alignment
+    if alignment is None or alignment.offset is None:
+        raise NotAsked("the labels are no shift of the tokens")
+    ids, kept = alignment.ids, alignment.kept
+    ends = tails(ids)
+    if ends is None:
+        raise NotAsked("no padding at the ends of rows")
+    token, lengths = ends
+    counted = 0
+    for b, length in enumerate(lengths):
+        first = ids.shape[1] - length + 1 - alignment.offset  # the first end token may be learned
+        counted += int(kept[b, max(0, first) :].sum())
+    share = counted / max(1, int(kept.sum()))
+    if share > 0.15:
+        yield finding(
+            "padding in the loss",
+            "warning",
+            ["labels", "loss"],
+            "Padding is scored: the network learns to predict it.",
+            f"{share:.0%} of the scored labels are the padding token {token} at the ends of rows",
+            "set the labels of padding to -100, or pass ignore_index",
+            share=share,
+            token=token,
+        )
+
+
+def tails(ids: Tensor) -> tuple[int, list[int]] | None:
+    """The padding token and how many of it end each row; None if rows do not end so."""
+    runs = [(int(row[-1]), int((row.flip(0) == row[-1]).int().cumprod(0).sum())) for row in ids]
+    tokens = [t for t, n in runs if n >= 3]
+    if not tokens or ids.shape[1] < 6:
+        return None
+    token = max(set(tokens), key=tokens.count)
+    lengths = [n if t == token else 0 for t, n in runs]
+    padded = [n for n in lengths if n >= 3]
+    return (token, lengths) if len(padded) >= 2 or len(ids) == 1 else None
+
+
+@fact(
+    "loss and cross-entropy",
+    needs="loss",
+    compares="the loss with the cross-entropy inside it, and the options of the call",
+    threshold="minus itself: sign; the number of labels times: sum; label smoothing above 0.5; class "
+    "weights 1000 times apart",
+    cost="F",
+    cannot="auxiliary terms, which are meant: a factor is reported if it is exactly the number of labels "
+    "or samples",
+)
+def loss_and_entropy(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
+    call = evidence.loss_call(*CLASSES)
+    total = evidence.seen().number
+    rows = evidence.class_rows
+    if rows is None or not rows[2].any() or call.value is None or call.value.numel() != 1:
+        if (call.value is not None and call.value.numel() > 1) or call.options.get("reduction") == "by hand":
+            yield from _sign(evidence, total, evidence.facts.get("cross-entropy"))
+            yield from _summed(evidence, total)
+            return
+        raise NotAsked("the cross-entropy is not over classes")
+    smoothing = float(call.options.get("label_smoothing", 0.0) or 0.0)
+    weight = call.options.get("weight")
+    if smoothing > 0.5:
+        yield finding(
+            "loss and cross-entropy",
+            "warning",
+            "loss",
+            "Label smoothing takes most of the label away.",
+            f"label_smoothing is {smoothing}: the right class keeps {1 - smoothing:.0%}",
+            "label_smoothing is the share that is spread, usually 0.1",
+            smoothing=smoothing,
+        )
+    if torch.is_tensor(weight) and float(weight.max()) > 1000 * max(float(weight.min()), 1e-30):
+        yield finding(
+            "loss and cross-entropy",
+            "note",
+            "loss",
+            "Class weights are more than 1000 times apart.",
+            f"from {float(weight.min()):.3g} to {float(weight.max()):.3g}",
+            "",
+        )
+    yield from _sign(evidence, total, float(call.value))
+    yield from _summed(evidence, total)
+
+
+def _sign(evidence: TrainingEvidence, total: float, entropy: float | None) -> Iterator[CheckFinding]:
+    if entropy is not None and total < 0 < entropy and len(evidence.seen().losses) == 1:
+        yield finding(
+            "loss and cross-entropy",
+            "error",
+            "loss",
+            "The loss has the wrong sign: minimizing it makes the cross-entropy larger.",
+            f"the loss is {total:.3g}, the cross-entropy inside it {entropy:.3g}",
+            "return the cross-entropy, not minus it",
+        )
+
+
+def _summed(evidence: TrainingEvidence, total: float) -> Iterator[CheckFinding]:
+    rows, entropy = evidence.class_rows, evidence.facts.get("cross-entropy")
+    if rows is None or not entropy or entropy <= 0 or not math.isfinite(total):
+        return
+    factor, labels, scored = total / entropy, rows[1].numel(), int(rows[2].sum())
+    samples = evidence.alignment.ids.shape[0] if evidence.alignment is not None else scored
+    counts = {
+        scored: "scored labels",
+        labels: "labels",
+        samples: "samples",
+        labels // max(1, samples): "tokens per sample",
+    }
+    for count, words in counts.items():
+        if count >= 4 and abs(factor / count - 1) < 0.02:
+            yield finding(
+                "loss and cross-entropy",
+                "warning",
+                "loss",
+                f"The loss is a sum over {words}, not a mean: its gradient grows with the batch.",
+                f"the loss is {total:.4g}, {factor:.1f} times the mean cross-entropy {entropy:.3g}",
+                'reduction="mean", or divide by the number of scored labels',
+                factor=factor,
+            )
+            return
+    for count, words in {labels: "labels", scored: "scored labels", samples: "samples"}.items():
+        if count >= 4 and abs(factor * count - 1) < 0.02:
+            yield finding(
+                "loss and cross-entropy",
+                "warning",
+                "loss",
+                f"The loss is divided by the number of {words} twice.",
+                f"the loss is {total:.4g}, the mean cross-entropy {entropy:.3g}",
+                "cross_entropy takes the mean already",
+                factor=factor,
+            )
+            return
+    if abs(labels / max(1, scored) * factor - 1) < 0.02 and scored < 0.9 * labels and abs(factor - 1) > 0.05:
+        yield finding(
+            "loss and cross-entropy",
+            "note",
+            "loss",
+            "The loss is a mean over all labels, ignored ones included.",
+            f"{scored} of {labels} labels are scored; the loss is {factor:.2f} times their mean",
+            "divide by the number of scored labels",
+            factor=factor,
+        )

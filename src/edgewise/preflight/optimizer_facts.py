@@ -1,0 +1,282 @@
+"""Facts about the optimizer before it steps: whose tensors it holds, and its numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from edgewise.preflight.catalog import CheckFinding, NotAsked, fact, finding
+from edgewise.preflight.evidence import TrainingEvidence
+
+
+def _groups(evidence: TrainingEvidence) -> list[dict[str, Any]]:
+    if evidence.optimizer is None:
+        raise NotAsked("no optimizer was given")
+    return evidence.data.get("groups") or list(evidence.optimizer.param_groups)
+
+
+def _kind(evidence: TrainingEvidence) -> str:
+    inner = getattr(evidence.optimizer, "optimizer", None)
+    return type(inner if isinstance(inner, torch.optim.Optimizer) else evidence.optimizer).__name__.lower()
+
+
+@fact(
+    "not in the optimizer",
+    needs="optimizer",
+    compares="trainable parameters with those of the optimizer, by identity",
+    threshold="any that the optimizer does not hold",
+)
+def not_in_the_optimizer(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
+    held = {id(p) for g in _groups(evidence) for p in g["params"]} | evidence.data.get(
+        "held elsewhere", set()
+    )
+    missing = [n for n, p in evidence.trainable.items() if id(p) not in held]
+    if not missing:
+        return
+    share = sum(evidence.trainable[n].numel() for n in missing) / sum(
+        p.numel() for p in evidence.trainable.values()
+    )
+    own = {id(p) for p in evidence.model.parameters()}
+    strangers = [p for g in _groups(evidence) for p in g["params"] if id(p) not in own and p.requires_grad]
+    if len(missing) == len(evidence.trainable):
+        yield finding(
+            "not in the optimizer",
+            "error",
+            ["optimizer", *missing],
+            "The optimizer holds other tensors than the model's: nothing will be trained.",
+            f"none of the {len(missing)} trainable parameters is in it; it holds {len(strangers)} others",
+            "make the optimizer after the last change of the model (moving, wrapping, loading, replacing "
+            "layers)",
+        )
+        return
+    yield finding(
+        "not in the optimizer",
+        "error",
+        [*missing, "optimizer"],
+        "Trainable parameters will never be updated: they are not in the optimizer.",
+        f"{len(missing)} parameters, {share:.0%} of the trainable ones"
+        + (f"; it holds {len(strangers)} tensors that are not the model's" if strangers else ""),
+        "pass them to the optimizer, or make it after the last change of the model; freeze what should stay",
+        share=share,
+    )
+
+
+@fact(
+    "optimizer elsewhere",
+    needs="optimizer",
+    compares="parameters of the optimizer with the model's, by identity",
+    threshold="any that the model (and `also`) does not have: left over from before a change",
+    cannot="further networks: pass them with `also`",
+)
+def optimizer_elsewhere(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
+    groups = _groups(evidence)
+    own = {id(p) for p in evidence.model.parameters()} | evidence.data.get("also parameters", set())
+    total = [p for g in groups for p in g["params"]]
+    others = [p for p in total if id(p) not in own]
+    if others and len(others) < len(total):
+        shapes = {tuple(p.shape) for p in evidence.model.parameters()}
+        stale = sum(tuple(p.shape) in shapes for p in others)
+        yield finding(
+            "optimizer elsewhere",
+            "warning" if stale else "note",
+            "optimizer",
+            "The optimizer holds tensors that are not in the model.",
+            f"{len(others)} of {len(total)} parameters; {stale} have the shape of a parameter of the model",
+            "make the optimizer after the last change of the model",
+        )
+
+
+@fact(
+    "groups",
+    needs="optimizer",
+    compares="parameters and rates of the groups with one another",
+    threshold="a parameter twice; rates more than 1000 times apart, both above zero",
+)
+def groups(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
+    every = _groups(evidence)
+    ids = [id(p) for g in every for p in g["params"]]
+    if len(ids) > len(set(ids)):
+        yield finding(
+            "groups",
+            "error",
+            "optimizer",
+            "The optimizer holds a parameter twice: it is updated twice in a step.",
+            f"{len(ids) - len(set(ids))} repetitions",
+            "list each parameter once (tied weights have two names)",
+        )
+    rates = [float(g["lr"]) for g in every if float(g.get("lr", 0)) > 0 and g["params"]]
+    if len(rates) > 1 and max(rates) > 1000 * min(rates):
+        yield finding(
+            "groups",
+            "warning",
+            "optimizer",
+            "The rates of the groups are more than 1000 times apart.",
+            f"from {min(rates):.2g} to {max(rates):.2g}",
+            "a typing error in an exponent?",
+        )
+    frozen = [p for g in every for p in g["params"] if not p.requires_grad]
+    if frozen and len(frozen) == len(ids):
+        yield finding(
+            "groups",
+            "error",
+            "optimizer",
+            "Every parameter of the optimizer is frozen.",
+            f"{len(frozen)} parameters",
+            "",
+        )
+
+
+@fact(
+    "rate zero",
+    needs="optimizer",
+    compares="the rate of every group, now and after the steps",
+    threshold="zero; a note if a scheduler has set `initial_lr`; negative: an error",
+)
+def rate_zero(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
+    every = _groups(evidence)
+    zero = [i for i, g in enumerate(every) if "lr" in g and float(g["lr"]) == 0 and g["params"]]
+    later = [max(s.rates, default=0.0) for s in evidence.steps]
+    ahead = max([*later, *evidence.rates_ahead], default=0.0)
+    if any(float(g.get("lr", 0)) < 0 for g in every):
+        yield finding("rate zero", "error", "optimizer", "A learning rate is negative.", "", "")
+    if len(zero) == len(every) and zero:
+        warm = any(g.get("initial_lr") for g in every)
+        stuck = evidence.step is not None and len(later) >= 2 and ahead == 0
+        yield finding(
+            "rate zero",
+            "error" if stuck or not warm else "note",
+            "optimizer",
+            "The learning rate is zero."
+            if not stuck
+            else "The learning rate is zero and stays so: the scheduler is not stepped, or its schedule "
+            "is over.",
+            f"in all {len(zero)} groups" + (", at the start of a warm-up" if warm and not stuck else ""),
+            ""
+            if warm and not stuck
+            else "give the optimizer a rate; step the scheduler after every optimizer step",
+        )
+    elif zero:
+        yield finding(
+            "rate zero",
+            "warning",
+            ["optimizer", *_names(evidence, [every[i] for i in zero])],
+            "The learning rate of a group is zero: its parameters are never updated.",
+            f"groups {zero}, {sum(len(every[i]['params']) for i in zero)} parameters",
+            "freeze what should stay (requires_grad_(False)); else give the group a rate",
+        )
+
+
+def _names(evidence: TrainingEvidence, chosen: list[dict[str, Any]]) -> list[str]:
+    held = {id(p) for g in chosen for p in g["params"]}
+    return [n for n, p in evidence.parameters.items() if id(p) in held][:8]
+
+
+@fact(
+    "decay",
+    needs="optimizer",
+    compares="rate times weight decay",
+    threshold="above 0.5 % a step: halved in fewer than 140 steps",
+    cannot="decay that hurts late; decay of gains and biases: common, not reported",
+)
+def decay(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
+    worst, place = 0.0, 0
+    for i, g in enumerate(_groups(evidence)):
+        product = float(g.get("lr", 0)) * float(g.get("weight_decay", 0) or 0)
+        if product > worst and any(p.dim() >= 2 for p in g["params"]):
+            worst, place = product, i
+    adam_l2 = _kind(evidence) in ("adam", "nadam", "radam", "rmsprop", "adagrad", "adamax")
+    if worst > 5e-3 and not adam_l2:
+        yield finding(
+            "decay",
+            "warning",
+            ["optimizer", f"optimizer, group {place}"],
+            f"Weight decay takes {worst:.2g} off every weight in each step.",
+            f"rate times weight decay is {worst:.2g}: weights are halved in {0.693 / worst:.0f} steps",
+            "rate times weight decay is usually below 0.0003",
+            product=worst,
+        )
+    elif adam_l2:
+        strong = max((float(g.get("weight_decay", 0) or 0) for g in _groups(evidence)), default=0.0)
+        if strong >= 0.05:
+            yield finding(
+                "decay",
+                "warning",
+                "optimizer",
+                "Adam is given a weight decay meant for AdamW: it is added to the gradient and normalized "
+                "with it.",
+                f"{_kind(evidence)} with weight_decay {strong}",
+                "torch.optim.AdamW",
+                decay=strong,
+            )
+
+
+@fact(
+    "momentum",
+    needs="optimizer",
+    compares="betas and momentum",
+    threshold="beta1 above beta2 (swapped); beta2 below 0.8 or beta1 above 0.99; momentum at least 1",
+    cannot="unusual values that are meant",
+)
+def momentum(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
+    for g in _groups(evidence):
+        betas, m = g.get("betas"), g.get("momentum")
+        if isinstance(betas, (tuple, list)) and len(betas) >= 2 and "adam" in _kind(evidence):
+            one, two = float(betas[0]), float(betas[1])
+            if one > two:
+                yield finding(
+                    "momentum",
+                    "warning",
+                    "optimizer",
+                    "The betas of Adam are swapped.",
+                    f"betas = ({one}, {two}): the mean is longer than that of the squares",
+                    "betas=(0.9, 0.999)",
+                )
+                return
+            if two < 0.8 or one > 0.99:
+                yield finding(
+                    "momentum",
+                    "warning",
+                    "optimizer",
+                    "A beta of Adam is far from its usual range.",
+                    f"betas = ({one}, {two})",
+                    "betas=(0.9, 0.95) to (0.9, 0.999)",
+                )
+                return
+        if isinstance(m, (int, float)) and m >= 0.999:
+            yield finding(
+                "momentum",
+                "error" if m >= 1 else "warning",
+                "optimizer",
+                "The momentum sums gradients without forgetting.",
+                f"momentum = {m}",
+                "momentum=0.9",
+            )
+            return
+
+
+@fact(
+    "rate scale",
+    needs="optimizer",
+    compares="the rate of Adam-like and sign-based optimizers",
+    threshold="above 0.3 for matrices: each entry moves by the rate, and no matrix of width 16 or more "
+    "has such entries",
+    cannot="rates of SGD: see *update ratio*",
+)
+def rate_scale(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
+    if not any(word in _kind(evidence) for word in ("adam", "lion")):
+        raise NotAsked("rates of this optimizer have no natural scale")
+    for i, g in enumerate(_groups(evidence)):
+        rate = max(float(g.get("lr", 0)), float(g.get("initial_lr", 0) or 0))
+        if rate >= 0.3 and any(p.dim() >= 2 for p in g["params"]):
+            yield finding(
+                "rate scale",
+                "error",
+                ["optimizer", f"optimizer, group {i}"],
+                "The learning rate is far too high.",
+                f"{_kind(evidence)} moves every weight by about its rate, {rate:.2g}, in each step",
+                "1e-4 to 3e-3 is usual; `edgewise rate` names one",
+                rate=rate,
+            )
+            return

@@ -1,0 +1,578 @@
+"""The passes of a check: one observed, the real steps, then changed ones on the weights that the steps left.
+
+1. observed: forward and backward of the first batch; its gradient serves the first step
+2. steps: two real ones, up to two more while a gradient is exactly zero, which chains of zeros need to wake up
+3. base: as it is, with a backward pass from one output per sample to the tokens (the influence matrix)
+4. changed: one token replaced in the first sample, two swapped in the second
+5. evaluated: in eval mode; 6. loud: the readout's input scaled up, to see whether outputs are bounded
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from edgewise import interrupts
+from edgewise.models.state import RandomStreams
+from edgewise.preflight.evidence import (
+    Sample,
+    StepRecord,
+    TrainingEvidence,
+    is_readable,
+    local,
+    rms,
+    rows_of,
+    token_lookups,
+)
+from edgewise.preflight.observer import Edit, Look, Observation, Observer, tensors_in
+from edgewise.preflight.summaries import look_closely
+
+AHEAD = 400  # steps for which a scheduler is asked
+
+
+class Passes:
+    """Run what the evidence needs; the caller puts everything back."""
+
+    def __init__(self, evidence: TrainingEvidence, model: nn.Module, schedulers: list[Any]) -> None:
+        self.evidence, self.model, self.schedulers = evidence, model, schedulers
+        self._start: RandomStreams | None = None
+        self.step_seconds = 0.0
+
+    def run(self, steps: int) -> None:
+        """Run every pass; a pass that fails leaves its place in the evidence empty."""
+        evidence = self.evidence
+        self._start = RandomStreams(all_devices=torch.cuda.is_initialized())
+        evidence.had_state = evidence.optimizer is not None and any(
+            bool(state) for state in evidence.optimizer.state.values()
+        )
+        began = time.perf_counter()
+        if not self._observe():
+            return
+        self.step_seconds = time.perf_counter() - began
+        interrupts.check()
+        if evidence.optimizer is not None:
+            self._steps(steps)
+            interrupts.check()
+        if all(bool(local(p.detach()).flatten()[:64].isfinite().all()) for p in evidence.readable.values()):
+            self._changed_passes()
+
+    # --- the observed pass -------------------------------------------------------------------------------------------
+    def _observe(self) -> bool:
+        """Whether forward and backward ran and gave finite numbers."""
+        evidence = self.evidence
+        self._clear_gradients()
+        observer = self._observer(look=look_closely(evidence), details=True)
+        seen = evidence.first = self._pass(observer)
+        if seen.error is not None or seen.value is None:
+            return False
+        call = evidence.class_rows
+        if call is not None and bool(call[2].any()):
+            logits, labels, kept, classes = call
+            known = bool(((labels[kept] >= 0) & (labels[kept] < classes)).all())
+            if known:
+                entropy = torch.nn.functional.cross_entropy(logits[kept].float(), labels[kept])
+                evidence.facts |= {"cross-entropy": float(entropy), "chance": math.log(classes)}
+        evidence.facts["first loss"] = seen.number
+        if seen.value.numel() != 1 or not seen.value.requires_grad or not math.isfinite(seen.number):
+            return False
+        try:
+            seen.value.backward()
+        except Exception as error:  # noqa: BLE001  the user's model: reported as a finding
+            seen.error = error
+            return False
+        evidence.gradients = [self._gradients()]
+        return all(g is None or g.finite for g in evidence.gradients[0].values())
+
+    def _observer(
+        self,
+        look: Look | None = None,
+        edit: Edit | None = None,
+        *,
+        details: bool = False,
+        track: bool = False,
+        prints: bool = True,
+    ) -> Observer:
+        evidence = self.evidence
+        return Observer(
+            evidence.model, look, edit, details=details, track=track, prints=prints, known=evidence.known
+        )
+
+    def _pass(self, observer: Observer, batch: Any = None) -> Observation:
+        """One call of the loss with the random numbers of the start."""
+        assert self._start is not None
+        self._start.restore()
+        with observer.watching() as seen:
+            try:
+                seen.value = self.loss(self.evidence.batches[0] if batch is None else batch)
+            except Exception as error:  # noqa: BLE001  the user's model: reported as a finding
+                seen.error = error
+        probe = torch.get_rng_state()
+        self._start.restore()
+        seen.drew = not torch.equal(probe, torch.get_rng_state())
+        return seen
+
+    def loss(self, batch: Any) -> Tensor:
+        """The user's loss of this batch; without one, the model's own, or a number that depends on every output."""
+        evidence = self.evidence
+        original, batch = batch, copied(batch)
+        if evidence.loss is not None:
+            value = evidence.loss(self.model, batch)
+            if "changed" not in evidence.data and batch is not original:
+                evidence.data["changed"] = _written_into(original, batch)
+            return value[0] if isinstance(value, tuple) else value
+        output = call_model(self.model, batch)
+        own: Tensor | None = getattr(output, "loss", None)
+        if own is None and isinstance(output, dict):
+            own = output.get("loss")
+        if own is None and torch.is_tensor(output) and output.dim() == 0:
+            own = output
+        if own is not None:
+            return own
+        evidence.own_loss = False
+        tensors = [t for t in tensors_in(output) if t.is_floating_point()]
+        return torch.stack([t.float().pow(2).mean() for t in tensors]).sum()
+
+    def _clear_gradients(self) -> None:
+        for parameter in self.evidence.parameters.values():
+            parameter.grad = None
+        if self.evidence.optimizer is not None:
+            for group in self.evidence.optimizer.param_groups:
+                for parameter in group["params"]:
+                    parameter.grad = None
+
+    def _gradients(self) -> dict[str, Sample | None]:
+        return {n: None if p.grad is None else Sample(p.grad) for n, p in self.evidence.trainable.items()}
+
+    # --- real steps --------------------------------------------------------------------------------------------------
+    def _steps(self, steps: int) -> None:
+        evidence = self.evidence
+        for k in range(steps + 2):
+            if k >= steps and (evidence.step is not None or not self._sleeping()):
+                break
+            record = self._own_step(k) if evidence.step is not None else self._plain_step(k)
+            if record is not None:
+                evidence.steps.append(record)
+            evidence.seen_steps = k + 1
+            interrupts.check()
+            if record is not None and not all(sample.finite for sample in record.after.values()):
+                break
+        if evidence.step is not None and self._scheduled:
+            evidence.rates_ahead = self._rates_ahead()
+
+    _scheduled = False
+
+    def _sleeping(self) -> bool:
+        """Whether some gradient was exactly zero in every step so far, though it exists."""
+        every = self.evidence.gradients
+        return any(
+            every[0].get(n) is not None
+            and not any((g := one.get(n)) is not None and g.alive for one in every)
+            for n in self.evidence.trainable
+        )
+
+    def _plain_step(self, k: int) -> StepRecord | None:
+        evidence, optimizer = self.evidence, self.evidence.optimizer
+        value = evidence.facts["first loss"]
+        if k:
+            optimizer.zero_grad()
+            try:
+                loss = self.loss(evidence.batches[k % len(evidence.batches)])
+                loss.backward()
+            except Exception as error:  # noqa: BLE001  the user's model: reported as a finding
+                evidence.problems.append(f"step {k + 1}: {type(error).__name__}: {error}")
+                return None
+            value = float(loss.detach())
+            evidence.gradients.append(self._gradients())
+        before, first = self._weights(), not any(optimizer.state.values())
+        rates = [float(group["lr"]) for group in optimizer.param_groups if "lr" in group]
+        optimizer.step()
+        return StepRecord(k, value, evidence.gradients[-1], before, self._weights(), rates, first)
+
+    def _weights(self) -> dict[str, Sample]:
+        return {n: Sample(p) for n, p in self.evidence.parameters.items() if is_readable(p)}
+
+    def _own_step(self, k: int) -> StepRecord | None:
+        """One call of the user's step, with the gradients that its optimizer saw beside those of the loss."""
+        evidence, optimizer = self.evidence, self.evidence.optimizer
+        assert evidence.step is not None and self._start is not None
+        batch = evidence.batches[k % len(evidence.batches)]
+        fresh: dict[str, Sample | None] | None
+        if k == 0:
+            self._clear_gradients()
+            self._start.restore()
+            fresh, left = evidence.gradients[0], None
+        else:
+            left = self._gradients()
+            fresh = self._fresh_gradient(batch) if k == 1 else None
+        before, first = self._weights(), not any(optimizer.state.values())
+        rates = [float(group["lr"]) for group in optimizer.param_groups if "lr" in group]
+        at_step: list[dict[str, Sample | None]] = []
+        with self._listening(lambda: at_step.append(self._gradients())) as events:
+            try:
+                value = evidence.step(self.model, optimizer, copied(batch), k)
+            except Exception as error:  # noqa: BLE001  the user's step: reported as a finding
+                evidence.problems.append(f"step {k + 1}: {type(error).__name__}: {error}")
+                return None
+        evidence.facts.setdefault("events", []).append(list(events))
+        self._scheduled = self._scheduled or "scheduler" in events
+        number = float(value.detach().float().mean()) if torch.is_tensor(value) else math.nan
+        if isinstance(value, (int, float)):
+            number = float(value)
+        if at_step:
+            evidence.gradients.append(at_step[-1])
+        after = self._weights()
+        record = StepRecord(
+            k, number, at_step[-1] if at_step else {}, before, after, rates, first, fresh, left
+        )
+        record.optimizer_steps, record.backwards = len(at_step), events.count("backward")
+        return record
+
+    def _fresh_gradient(self, batch: Any) -> dict[str, Sample | None] | None:
+        """Gradients of the loss on this batch alone; those that are there stay."""
+        streams = RandomStreams(all_devices=torch.cuda.is_initialized())
+        kept = {n: p.grad for n, p in self.evidence.trainable.items()}
+        for parameter in self.evidence.trainable.values():
+            parameter.grad = None
+        try:
+            self.loss(batch).backward()
+            return self._gradients()
+        except Exception as error:  # noqa: BLE001  the user's model: the fact is undecided
+            self.evidence.problems.append(f"gradient of the second batch: {type(error).__name__}: {error}")
+            return None
+        finally:
+            for name, parameter in self.evidence.trainable.items():
+                parameter.grad = kept[name]
+            streams.restore()
+
+    @contextmanager
+    def _listening(self, at_step: Callable[[], None]) -> Iterator[list[str]]:
+        """The order of zero_grad, backward, clip, step and scheduler inside."""
+        optimizer, events = self.evidence.optimizer, _Events()
+        patched: list[tuple[Any, str, Any]] = []
+
+        def wrap(owner: Any, name: str, event: str, action: Callable[[], None] | None = None) -> None:
+            original = getattr(owner, name, None)
+            if original is None:
+                return
+            own = vars(owner).get(name) if hasattr(owner, "__dict__") else None
+
+            def call(*args: Any, **kwargs: Any) -> Any:
+                events.names.append(event)
+                if action is not None:
+                    action()
+                return original(*args, **kwargs)
+
+            patched.append((owner, name, own))
+            setattr(owner, name, call)
+
+        inner = (
+            optimizer
+            if isinstance(optimizer, torch.optim.Optimizer)
+            else getattr(optimizer, "optimizer", None)
+        )
+        handle = None
+        if isinstance(inner, torch.optim.Optimizer):
+
+            def hook(*_: Any) -> None:
+                events.names.append("step")
+                at_step()
+
+            handle = inner.register_step_pre_hook(hook)
+        else:
+            wrap(optimizer, "step", "step", at_step)
+        wrap(optimizer, "zero_grad", "zero_grad")
+        wrap(self.model, "zero_grad", "zero_grad")
+        for scheduler in self.schedulers:
+            wrap(scheduler, "step", "scheduler")
+        for name in ("clip_grad_norm_", "clip_grad_value_"):
+            wrap(torch.nn.utils, name, "clip")
+        try:
+            with events:
+                yield events.names
+        finally:
+            if handle is not None:
+                handle.remove()
+            for owner, name, own in reversed(patched):
+                if own is None:
+                    delattr(owner, name)
+                else:
+                    setattr(owner, name, own)
+
+    def _rates_ahead(self) -> list[float]:
+        """The largest rate of the next steps, as the schedulers that the step calls give it."""
+        rates = []
+        plain = [s for s in self.schedulers if isinstance(s, torch.optim.lr_scheduler.LRScheduler)]
+        plain = [s for s in plain if not isinstance(s, torch.optim.lr_scheduler.ReduceLROnPlateau)]
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            try:
+                for _ in range(AHEAD if plain else 0):
+                    for scheduler in plain:
+                        scheduler.step()
+                    rates.append(max(float(g["lr"]) for g in self.evidence.optimizer.param_groups))
+            except Exception as error:  # noqa: BLE001  a schedule that ends: what it gave until then counts
+                self.evidence.facts["schedule ends"] = f"after {len(rates)} more steps: {error}"
+        return rates
+
+    # --- changed passes ----------------------------------------------------------------------------------------------
+    def _changed_passes(self) -> None:
+        evidence = self.evidence
+        evidence.base = self._base()
+        interrupts.check()
+        with torch.no_grad():
+            if evidence.base.error is None:
+                edit = self._token_edit()
+                if edit is not None:
+                    evidence.changed = self._pass(self._observer(edit=edit))
+                    evidence.changed.value = None
+                    self._confirm()
+                elif evidence.change:
+                    evidence.changed = self._pass(self._observer(), evidence.change.pop("batch"))
+                    self._confirm()
+                else:
+                    evidence.problems.append(
+                        "no tokens and no floating inputs were seen that could be changed"
+                    )
+            interrupts.check()
+            self._evaluated()
+            interrupts.check()
+            self._loud()
+
+    def _base(self) -> Observation:
+        """The pass as it is, and the gradient of one output row per sample at the tokens."""
+        evidence = self.evidence
+        self._clear_gradients()
+        with torch.enable_grad():
+            seen = self._pass(self._observer(track=True))
+            if seen.error is None and seen.value is not None:
+                evidence.facts["loss after"] = seen.number
+                try:
+                    self._reach(seen)
+                except Exception as error:  # noqa: BLE001  the influence matrix is undecided then
+                    evidence.problems.append(f"influence: {type(error).__name__}: {error}")
+        for lookup in seen.lookups:
+            lookup.output = None
+        seen.value = None
+        for call in seen.losses:
+            call.outputs = call.outputs.detach()
+        self._clear_gradients()
+        return seen
+
+    def _reach(self, seen: Observation) -> None:
+        evidence, call = self.evidence, seen.main_loss
+        alignment = evidence.alignment
+        if call is None or alignment is None or not call.outputs.requires_grad:
+            return
+        lookup = next(
+            (
+                item
+                for item in token_lookups(seen)
+                if item.output is not None
+                and item.place == alignment.place
+                and torch.equal(item.ids, alignment.ids)
+            ),
+            None,
+        )
+        rows = rows_of(call)
+        if lookup is None or rows is None:
+            return
+        logits = rows[0].view(alignment.ids.shape[0], alignment.rows, -1)
+        generator = torch.Generator().manual_seed(1)
+        direction = torch.randn(logits.shape[-1], generator=generator).to(logits)
+        chosen = []
+        total = logits.new_zeros(())
+        for b in range(logits.shape[0]):
+            scored = alignment.kept[b].nonzero().flatten().tolist()
+            if not scored:
+                chosen.append(-1)
+                continue
+            row = scored[-1] if b % 2 == 0 else scored[len(scored) // 2]
+            chosen.append(row)
+            total = total + logits[b, row] @ direction
+        total.backward()
+        gradient = lookup.output.grad
+        if gradient is not None and gradient.dim() >= 3 and gradient.shape[:2] == alignment.ids.shape:
+            evidence.reach, evidence.reach_rows = gradient.float().flatten(2).norm(dim=-1), chosen
+
+    def _token_edit(self) -> Edit | None:
+        """Replace token j of the first sample, swap two tokens of the second; None without token ids."""
+        evidence = self.evidence
+        assert evidence.base is not None
+        alignment = evidence.alignment
+        lookups = list(token_lookups(evidence.base))
+        if not lookups:
+            self._input_edit()
+            return None
+        ids = lookups[0].ids if alignment is None else alignment.ids
+        table = next((x.table for x in lookups if torch.equal(x.ids, ids)), lookups[0].table)
+        samples, tokens = ids.shape
+        j = changed_token(ids[0])
+        if tokens < 4 or j is None:
+            return None
+        size = table.shape[0]
+        if alignment is not None and evidence.class_rows is not None:
+            size = min(size, evidence.class_rows[3])
+        swap = swapped_tokens(ids[1], tokens) if samples > 1 else None
+        new = ids.clone()
+        choices = [int(v) for v in ids[0].unique() if int(v) not in (int(ids[0, j]), int(ids[0, -1]))]
+        new[0, j] = choices[len(choices) // 2] if choices else (int(ids[0, j]) + 1) % max(2, size)
+        if swap is not None:
+            new[1, list(swap)] = new[1, [swap[1], swap[0]]]
+        evidence.change = {"token": j, "swap": swap, "samples": samples, "tokens": tokens, "ids": ids}
+
+        def edit(now: Tensor, _: Tensor) -> Tensor:
+            return new.to(now) if now.shape == ids.shape and torch.equal(now, ids) else now
+
+        return edit
+
+    def _input_edit(self) -> None:
+        """Without ids: add noise to the first sample of the first floating input."""
+        evidence = self.evidence
+        batch = copied(evidence.batches[0])
+        tensor = next((t for t in tensors_in(batch) if t.is_floating_point() and t.dim() >= 2), None)
+        if tensor is None or tensor.requires_grad or tensor.shape[0] < 2:
+            return
+        generator = torch.Generator().manual_seed(2)
+        noise = torch.randn(tensor[0].shape, generator=generator).to(tensor)
+        tensor[0] += noise * max(rms(tensor), 1e-3)
+        evidence.change = {"sample": 0, "samples": tensor.shape[0], "batch": batch}
+
+    def _confirm(self) -> None:
+        """A pass that differs from itself cannot show what a change does."""
+        evidence = self.evidence
+        assert evidence.base is not None and evidence.changed is not None
+        base, changed = outputs_of(evidence.base), outputs_of(evidence.changed)
+        if evidence.changed.error is not None:
+            evidence.changed = None
+            evidence.problems.append("the pass with changed tokens failed")
+        elif base is None or changed is None or base.shape != changed.shape or not torch.equal(base, changed):
+            again = self._pass(self._observer(prints=False))
+            other = outputs_of(again)
+            if base is not None and (
+                other is None or other.shape != base.shape or not torch.equal(other, base)
+            ):
+                evidence.changed = None
+                evidence.problems.append(
+                    "two passes with the same random numbers differ: nothing can be compared"
+                )
+
+    def _evaluated(self) -> None:
+        modes = [(module, module.training) for module in self.model.modules()]
+        self.model.eval()
+        try:
+            self.evidence.evaluated = self._pass(self._observer(prints=False))
+            self.evidence.evaluated.value = None
+        finally:
+            for module, mode in modes:
+                module.training = mode
+
+    def _loud(self) -> None:
+        """Scale what goes into the readout by ten thousand times its outputs' size."""
+        evidence = self.evidence
+        head = readout(evidence)
+        if head is None or evidence.base is None or evidence.base.error is not None:
+            return
+        name, module = head
+
+        def scale(linear: nn.Linear, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
+            out = torch.nn.functional.linear(arguments[0], linear.weight)
+            return (arguments[0] * (1e4 / max(rms(out), 1e-12)), *arguments[1:])
+
+        handle = module.register_forward_pre_hook(scale)
+        try:
+            evidence.loud = self._pass(self._observer(prints=False))
+            evidence.loud.value = None
+            evidence.facts["readout"] = name
+        finally:
+            handle.remove()
+
+
+class _Events(TorchFunctionMode):
+    """Backward passes, in the order of the other events."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        if getattr(func, "__name__", "") == "backward":
+            self.names.append("backward")
+        return func(*args, **(kwargs or {}))
+
+
+def readout(evidence: TrainingEvidence) -> tuple[str, nn.Linear] | None:
+    """The last Linear layer whose outputs are as many as the classes or targets of the loss."""
+    call = None if evidence.first is None else evidence.first.main_loss
+    if evidence.first is None or call is None:
+        return None
+    rows = evidence.class_rows
+    width = rows[3] if rows is not None else call.outputs.shape[-1] if call.outputs.dim() else 1
+    for made in reversed(evidence.first.calls):
+        if (
+            isinstance(made.module, nn.Linear)
+            and made.shape[-1:] == (width,)
+            and is_readable(made.module.weight)
+        ):
+            return made.name, made.module
+    return None
+
+
+def outputs_of(seen: Observation) -> Tensor | None:
+    """The outputs that reach the loss, or the fingerprints of the last module."""
+    call = seen.main_loss
+    if call is not None:
+        return call.outputs
+    return seen.calls[-1].after if seen.calls else None
+
+
+def changed_token(row: Tensor) -> int | None:
+    """A token near the middle of the text before its padding."""
+    tail = int((row.flip(0) == row[-1]).int().cumprod(0).sum())
+    full = row.numel() - tail if tail >= 3 else row.numel()
+    return None if full < 4 else max(2, min(full - 2, full // 2))
+
+
+def swapped_tokens(row: Tensor, tokens: int) -> tuple[int, int] | None:
+    """Two neighbors near the middle that differ."""
+    middle = changed_token(row)
+    if middle is None:
+        return None
+    for i in [*range(middle - 1, 0, -1), *range(middle, tokens - 2)]:
+        if int(row[i]) != int(row[i - 1]):
+            return i - 1, i
+    return None
+
+
+def copied(batch: Any) -> Any:
+    """A copy, so that a loss that writes into its batch does not change the user's."""
+    try:
+        return copy.deepcopy(batch)
+    except (RuntimeError, TypeError, NotImplementedError):  # tensors in a graph, open files, locks
+        return batch
+
+
+def _written_into(original: Any, copy: Any) -> int:
+    """How many floating tensors of a batch differ from their copy."""
+    pairs = zip(tensors_in(original), tensors_in(copy), strict=False)
+    return sum(
+        a.is_floating_point() and a.shape == b.shape and not torch.equal(a.nan_to_num(), b.nan_to_num())
+        for a, b in pairs
+    )
+
+
+def call_model(model: nn.Module, batch: Any) -> Any:
+    """Call a model with a batch as keyword arguments, arguments or one argument."""
+    if isinstance(batch, dict) or (hasattr(batch, "keys") and hasattr(batch, "__getitem__")):
+        return model(**batch)
+    return model(*batch) if isinstance(batch, (tuple, list)) else model(batch)

@@ -1,0 +1,59 @@
+"""Facts that other verbs know: the audit of the initialization, and with theory its exponents."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from edgewise.audit.inspect import Kind, Severity, audit_initialization
+from edgewise.errors import BadInput
+from edgewise.preflight.catalog import CheckFinding, NotAsked, fact, finding
+from edgewise.preflight.evidence import TrainingEvidence
+
+TOLD = (
+    Kind.TIED,
+    Kind.IDENTICAL_LAYERS,
+    Kind.BIAS_NOT_ZERO,
+    Kind.NORM_GAIN_NOT_ONE,
+)  # by facts of our own, or often meant
+
+
+@fact(
+    "initialization",
+    needs="tensors",
+    compares="fresh weights with the published recipe of their family: the errors of "
+    "`edgewise.audit_initialization`",
+    threshold="as the audit's; its warnings and notes are notes here",
+    cannot="families that it does not know; trained weights",
+)
+def initialization(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
+    if not evidence.fresh:
+        raise NotAsked("the weights are trained")
+    try:
+        found = audit_initialization(evidence.model)
+    except BadInput as error:
+        raise NotAsked(f"the audit does not know this model: {error}") from error
+    for item in found:
+        if item.kind in TOLD:
+            continue
+        yield finding(
+            "initialization",
+            "error" if item.severity is Severity.ERROR else "note",
+            list(item.parameters),
+            f"The initialization is not as published: {item.kind.value}.",
+            f"{item.observation}; expected {item.expected}",
+            item.repair,
+        )
+
+
+def measured(evidence: TrainingEvidence) -> list[CheckFinding]:
+    """How signal and gradient run through the depth, measured on the model."""
+    from edgewise.probe.measure import measure
+
+    try:
+        trace = measure(
+            evidence.model, evidence.batches[0] if evidence.batches else None, attention=False, pair=False
+        )
+    except (BadInput, RuntimeError, TypeError) as error:
+        return [finding("theory", "note", "model", "The exponents could not be measured.", str(error)[:200])]
+    evidence.facts["trace"] = f"{trace.depth} blocks measured"
+    return []

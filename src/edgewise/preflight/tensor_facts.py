@@ -1,0 +1,533 @@
+"""Facts about tensors alone: who wrote them, who shares them, whether they look as drawn."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import defaultdict
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from edgewise.preflight.catalog import CheckFinding, NotAsked, fact, finding
+from edgewise.preflight.evidence import TrainingEvidence, is_readable, local, median, rms, role
+
+HARMLESS_ZERO = re.compile(
+    "mean|bias|cache|ids|mask|count|ema|state|pad|grad|usage|load|step|num|shift|tok|pos|embed"
+)
+
+
+@fact(
+    "not finite",
+    needs="tensors",
+    compares="every parameter and buffer",
+    threshold="any NaN or infinity; infinities in buffers are masks",
+)
+def not_finite(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
+    buffers = {id(b) for b in evidence.model.buffers()}
+    for tensor in [*evidence.model.parameters(), *evidence.model.buffers()]:
+        if not is_readable(tensor):
+            continue
+        values = local(tensor.detach())
+        if math.isfinite(float(values.sum())):
+            continue
+        bad = values.isnan() if id(tensor) in buffers else ~values.isfinite()
+        if bad.any():
+            rows = bad.flatten(1).any(1).nonzero().flatten().tolist() if values.dim() > 1 else []
+            span = f", in rows {rows[0]} to {rows[-1]}" if rows else ""
+            yield finding(
+                "not finite",
+                "error",
+                evidence.names[id(tensor)][0],
+                "A tensor holds NaN or infinity.",
+                f"{int(bad.sum())} of {values.numel()} entries are not finite{span}",
+                "it was never initialized, or was loaded broken: write it",
+                entries=int(bad.sum()),
+            )
+
+
+@fact(
+    "never written",
+    needs="tensors",
+    compares="the largest entry of every parameter",
+    threshold="above 1e4 or below 1e-30: numbers that memory holds and no recipe draws",
+    cannot="memory that happens to hold zeros: see *dead*",
+)
+def never_written(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
+    for name, parameter in evidence.readable.items():
+        top = float(local(parameter.detach()).abs().max())
+        if math.isfinite(top) and (top > 1e4 or 0 < top < 1e-30):
+            yield finding(
+                "never written",
+                "error",
+                name,
+                "A parameter holds memory that was never initialized.",
+                f"its largest entry is {top:.2g}",
+                "initialize it (after to_empty, every parameter must be written)",
+                largest=top,
+            )
+
+
+@fact(
+    "no numbers",
+    needs="tensors",
+    compares="the device of every parameter and buffer",
+    threshold="any on the meta device: it cannot be trained or looked at",
+)
+def no_numbers(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
+    meta = [names[0] for names in _on_meta(evidence)]
+    if meta:
+        yield finding(
+            "no numbers",
+            "error",
+            meta,
+            "Parts of the model are on the meta device and have no numbers.",
+            f"{len(meta)} tensors",
+            "load them, or call to_empty and initialize them",
+        )
+
+
+def _on_meta(evidence: TrainingEvidence) -> Iterator[list[str]]:
+    for tensor in [*evidence.model.parameters(), *evidence.model.buffers()]:
+        if tensor.is_meta:
+            yield evidence.names[id(tensor)]
+
+
+@fact(
+    "outliers",
+    needs="tensors",
+    compares="the largest entry of a matrix with its spread (from the median)",
+    threshold="20 spreads and at least 4 entries at exactly that value: the bound of a truncated draw in "
+    "low precision",
+    cannot="single large entries of trained weights",
+)
+def outliers(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
+    for name, values in evidence.matrices.items():
+        flat = values.flatten()
+        sample = flat[:: flat.numel() // 65536 + 1].float().abs()
+        spread = float(sample.median()) / 0.6745
+        top = float(flat.abs().max())
+        if values.numel() >= 1024 and spread > 0 and top > 20 * spread:
+            same = int((flat.abs() == top).sum())
+            if same >= 4 and same < 0.02 * flat.numel():
+                yield finding(
+                    "outliers",
+                    "error",
+                    name,
+                    "Several entries of a matrix are far outside its distribution, at exactly one value.",
+                    f"{same} entries are exactly ±{top:.3g}, {top / spread:.0f} times the spread of the others",
+                    "a truncated draw in low precision leaves its bound behind: draw in float32",
+                    entries=same,
+                    ratio=top / spread,
+                )
+
+
+@fact(
+    "rows",
+    needs="tensors",
+    compares="row norms of a table on both sides of the best change point",
+    threshold="2.5 times longer and 3 times the spread within: new tokens drawn on another scale",
+    cannot="rows that are too short (the mean of the old rows is a right choice)",
+)
+def rows(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
+    for module in evidence.model.modules():
+        if (
+            not isinstance(module, nn.Embedding)
+            or module.weight.shape[0] < 16
+            or not is_readable(module.weight)
+        ):
+            continue
+        norms = local(module.weight.detach()).float().norm(dim=1)
+        norms = norms[(norms > 0) & norms.isfinite()]
+        if norms.numel() < 16:
+            continue
+        logs = norms.log().double()
+        count, sums = logs.numel(), logs.cumsum(0)
+        cuts = torch.arange(2, count - 1)
+        left, right = sums[cuts - 1] / cuts, (sums[-1] - sums[cuts - 1]) / (count - cuts)
+        score = (right - left).abs() * (cuts * (count - cuts)).double().sqrt()
+        at = int(score.argmax())
+        jump, cut = float(right[at] - left[at]), int(cuts[at])
+        spread = float(torch.cat([logs[:cut] - left[at], logs[cut:] - right[at]]).std())
+        if jump > math.log(2.5) and jump > 3 * spread:
+            yield finding(
+                "rows",
+                "warning",
+                evidence.names[id(module.weight)],
+                "The last rows of an embedding table are drawn on a larger scale than the others.",
+                f"rows {cut} to {count - 1} are {math.exp(jump):.1f} times longer than rows 0 to {cut - 1}",
+                "draw new tokens like the old ones: their mean plus noise of their spread",
+                first_row=cut,
+                ratio=math.exp(jump),
+            )
+
+
+@fact(
+    "tie",
+    needs="tensors",
+    compares="`tie_word_embeddings` of the config with the tensors",
+    threshold="the config says tied, and they are two tensors",
+    cannot="ties that no config declares",
+)
+def tie(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
+    model: Any = evidence.model
+    config = evidence.config
+    if (
+        config is None
+        or not getattr(config, "tie_word_embeddings", False)
+        or not hasattr(model, "get_output_embeddings")
+    ):
+        raise NotAsked("no config says that weights are tied")
+    try:
+        table, head = model.get_input_embeddings(), model.get_output_embeddings()
+    except (AttributeError, NotImplementedError):
+        raise NotAsked("the model does not say which weights are tied") from None
+    a, b = getattr(table, "weight", None), getattr(head, "weight", None)
+    if torch.is_tensor(a) and torch.is_tensor(b) and a is not b and a.shape == b.shape:
+        equal = not a.is_meta and torch.equal(a, b)
+        yield finding(
+            "tie",
+            "error",
+            [evidence.names[id(b)][0], evidence.names[id(a)][0]],
+            "Readout and embedding should be tied, and are two tensors.",
+            "equal now, they part at the first step" if equal else "their numbers differ already",
+            "call model.tie_weights() after to_empty, wrapping or loading",
+        )
+
+
+@fact(
+    "shared",
+    needs="tensors",
+    compares="the objects in every ModuleList and Sequential",
+    threshold="one object twice",
+    cannot="sharing that is meant (ALBERT): it uses one layer, not a list of it",
+)
+def shared(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
+    for name, module in evidence.model.named_modules():
+        if isinstance(module, (nn.ModuleList, nn.Sequential)) and len(module) > 1:
+            with_weights = [c for c in module if next(c.parameters(), None) is not None]
+            different = {id(c) for c in with_weights}
+            if len(different) < len(with_weights):
+                yield finding(
+                    "shared",
+                    "warning",
+                    name or "model",
+                    "One layer object is repeated: its places share all weights.",
+                    f"{len(with_weights)} places hold {len(different)} different layers",
+                    "[Block() for _ in range(n)] instead of [Block()] * n",
+                    used=len(with_weights),
+                    layers=len(different),
+                )
+
+
+@fact(
+    "copies",
+    needs="tensors",
+    compares="trainable random matrices of different layers, bit by bit",
+    threshold="equal: independent draws never are",
+    cannot="torch's own encoder copies its layers by habit: a note",
+)
+def copies(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
+    groups: dict[tuple[object, ...], list[str]] = defaultdict(list)
+    for name, values in evidence.matrices.items():
+        parameter = evidence.parameters[name]
+        flat = values.flatten()
+        if parameter.requires_grad and float(flat[:256].float().std()) > 0 and "lora" not in name.lower():
+            groups[(tuple(values.shape), float(flat[:64].double().sum()), float(flat[-1]))].append(name)
+    twins = [
+        names
+        for names in groups.values()
+        if len(names) > 1 and torch.equal(evidence.matrices[names[0]], evidence.matrices[names[1]])
+    ]
+    if twins:
+        habit = any(
+            isinstance(m, (nn.TransformerEncoder, nn.TransformerDecoder)) for m in evidence.model.modules()
+        )
+        yield finding(
+            "copies",
+            "note" if habit or not evidence.fresh else "warning",
+            [name for names in twins[:8] for name in names],
+            "Layers start with identical weights.",
+            f"{len(twins)} matrices have exact copies in other layers",
+            "draw each layer on its own (deepcopy makes copies)",
+            matrices=len(twins),
+        )
+
+
+@fact(
+    "buffer",
+    needs="tensors",
+    compares="frequencies of rotary positions: zeros, precision, a geometric series; other buffers: all zero",
+    threshold="every float32 entry is a bfloat16 number (chance 2^-16 per entry)",
+    cannot="buffers whose formula is not known",
+)
+def buffer(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
+    for name, values in evidence.model.named_buffers():
+        if not is_readable(values) or values.numel() < 2:
+            continue
+        last = name.rpartition(".")[2]
+        top = float(values.abs().max())
+        if top == 0:
+            if "freq" in last or not HARMLESS_ZERO.search(last):
+                yield finding(
+                    "buffer",
+                    "error" if "freq" in last else "note",
+                    name,
+                    "All entries of a buffer are zero.",
+                    "it was never written" if "freq" in last else "often meant",
+                    "recompute it after loading (meta device, to_empty)",
+                )
+        elif "freq" in last and values.dim() == 1 and values.numel() >= 4 and float(values.min()) > 0:
+            if values.dtype == torch.float32:
+                rounded = float((values.view(torch.int32) & 0xFFFF == 0).float().mean())
+                if rounded > 0.95:
+                    yield finding(
+                        "buffer",
+                        "warning",
+                        name,
+                        "The frequencies of the rotary positions were rounded to bfloat16.",
+                        f"{rounded:.0%} of the entries are bfloat16 numbers: angles drift by 0.4 % of the "
+                        f"position",
+                        "recompute them in float32 after .to(bfloat16)",
+                    )
+            else:
+                yield finding(
+                    "buffer",
+                    "warning",
+                    name,
+                    "The frequencies of the rotary positions are in low precision.",
+                    str(values.dtype),
+                    "keep them in float32",
+                )
+
+
+@fact(
+    "recipe",
+    needs="tensors",
+    compares="Linear weights with torch's default draw (flat, bound 1/√fan-in), if the config names a std",
+    threshold="90 % of the matrices are torch's default: the model's own initialization did not run",
+    cannot="families that never had a recipe",
+)
+def recipe(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
+    std = getattr(evidence.config, "initializer_range", None)
+    weights = _linear_weights(evidence)
+    if not std or not weights:
+        raise NotAsked("no config names a standard deviation")
+    default = [name for name, w in weights.items() if is_default_draw(w)]
+    if len(default) > 0.9 * len(weights) and not math.isclose(
+        float(std), 1 / math.sqrt(3 * 64), rel_tol=0.05
+    ):
+        yield finding(
+            "recipe",
+            "warning",
+            default,
+            "The model's own initialization did not run.",
+            f"all {len(default)} Linear weights are torch's default draw, the config says normal with std "
+            f"{std}",
+            "call model.apply(model._init_weights); ZeRO-3 and the meta device skip it",
+        )
+
+
+def _linear_weights(evidence: TrainingEvidence) -> dict[str, Tensor]:
+    names = {id(p): n for n, p in evidence.parameters.items()}
+    return {
+        names[id(m.weight)]: evidence.matrices[names[id(m.weight)]]
+        for m in evidence.model.modules()
+        if isinstance(m, nn.Linear)
+        and names.get(id(m.weight)) in evidence.matrices
+        and m.weight.numel() >= 1024
+    }
+
+
+def is_default_draw(weight: Tensor) -> bool:
+    """Whether a matrix is uniform up to 1/√fan-in, as torch draws a Linear layer."""
+    flat = weight.flatten(1)
+    bound = 1 / math.sqrt(flat.shape[1])
+    top = float(flat.abs().max())
+    if not 0.97 * bound < top <= bound * 1.0001:
+        return False
+    sample = flat.flatten()[:: flat.numel() // 65536 + 1].float()
+    return float(sample.pow(4).mean() / sample.pow(2).mean() ** 2) < 2.1
+
+
+@fact(
+    "unlike siblings",
+    needs="tensors",
+    compares="spread of a matrix with that of the same matrix in the other layers, among fresh weights",
+    threshold="4 times (0.25 times) the median of at least 4 siblings, whose own spread is within 2",
+    cannot="recipes that change with depth are smooth; trained weights are not judged",
+)
+def unlike_siblings(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
+    if not evidence.fresh:
+        raise NotAsked("the weights are trained")
+    groups: dict[str, dict[str, float]] = defaultdict(dict)
+    default: dict[str, bool] = {}
+    for name, values in evidence.matrices.items():
+        if name not in evidence.tables and "lora" not in name.lower():
+            groups[role(name)][name] = rms(values.flatten()[:: values.numel() // 65536 + 1])
+            default[name] = is_default_draw(values)
+    for sizes in groups.values():
+        middle = median(list(sizes.values()))
+        odd = [n for n, s in sizes.items() if not 0.25 < s / middle < 4]
+        some = [n for n in sizes if default[n]]
+        if len(sizes) >= 4 and odd and len(odd) <= len(sizes) // 3 and _tight(sizes, odd):
+            yield finding(
+                "unlike siblings",
+                "warning",
+                odd,
+                "A layer's weights are on another scale than those of its siblings.",
+                f"spread {sizes[odd[0]]:.2g}, the other layers have {middle:.2g}",
+                "initialize it like the others",
+                ratio=sizes[odd[0]] / middle,
+            )
+        elif some and len(some) <= len(sizes) // 2 and len(sizes) >= 3:
+            yield finding(
+                "unlike siblings",
+                "warning",
+                some,
+                "A layer has torch's default weights where its siblings follow another recipe.",
+                f"{len(sizes) - len(some)} siblings are drawn otherwise",
+                "initialize it like the others",
+            )
+
+
+def _tight(sizes: dict[str, float], odd: list[str]) -> bool:
+    rest = [s for n, s in sizes.items() if n not in odd]
+    return max(rest) < 2 * min(rest)
+
+
+@fact(
+    "symmetric",
+    needs="tensors",
+    compares="rows of a trainable matrix with one another",
+    threshold="all rows equal and not zero: units that start alike stay alike",
+    cannot="constant matrices that are meant (averaging): frozen ones are not judged",
+)
+def symmetric(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
+    alike = []
+    for name, values in evidence.matrices.items():
+        parameter = evidence.parameters[name]
+        flat = values.flatten(1)
+        if parameter.requires_grad and values.dim() == 2 and torch.equal(flat, flat[:1].expand_as(flat)):
+            alike.append(name)
+    if alike:
+        yield finding(
+            "symmetric",
+            "warning",
+            alike,
+            "All rows of a matrix are equal: its units start alike and learn the same.",
+            f"{len(alike)} matrices, constant along their rows",
+            "draw random weights: a constant initialization breaks no symmetry",
+        )
+
+
+@fact(
+    "weight scale",
+    needs="tensors",
+    compares="σ·√fan-in of fresh matrices, median",
+    threshold="below 0.03: a standard deviation ten times too small; above 8: ten times too large",
+    cannot="a factor of ten within honest recipes",
+)
+def weight_scale(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
+    if not evidence.fresh:
+        raise NotAsked("the weights are trained")
+    linear = set(_linear_weights(evidence)) - evidence.tables
+    gains = [
+        rms(v.flatten()[:: v.numel() // 65536 + 1]) * math.sqrt(v.flatten(1).shape[1])
+        for n, v in evidence.matrices.items()
+        if n in linear
+    ]
+    if len(gains) < 3:
+        raise NotAsked("fewer than three Linear layers")
+    gain = evidence.facts["gain"] = median(gains)
+    if gain < 0.03 or gain > 8:
+        size = "small" if gain < 1 else "large"
+        yield finding(
+            "weight scale",
+            "warning",
+            "model",
+            f"The initial weights are about ten times too {size}.",
+            f"a matrix multiplies the size of its input by {gain:.3g} (standard deviation times root of "
+            f"fan-in, median)",
+            "check the standard deviation of the initialization",
+            gain=gain,
+        )
+
+
+@fact(
+    "untrained among trained",
+    needs="tensors",
+    compares="largest singular value over that of an independent draw, by kind of matrix",
+    threshold="a kind of at least two below 1.03 while the median of the others is above 1.4",
+    cannot="lightly trained weights look fresh; single new heads: a note",
+)
+def untrained_among_trained(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
+    kinds: dict[str, dict[str, float]] = defaultdict(dict)
+    for name, edge in evidence.edges.items():
+        if name not in evidence.tables and "lora" not in name.lower():
+            kinds[role(name)][name] = edge
+    for kind, edges in kinds.items():
+        others = [e for k, es in kinds.items() if k != kind for e in es.values()]
+        if len(others) < 4 or sum(e > 1.15 for e in others) < 0.7 * len(others):
+            continue
+        if max(edges.values()) < 1.03:
+            sure = len(edges) > 1 and median(others) > 1.4
+            yield finding(
+                "untrained among trained",
+                "warning" if sure else "note",
+                list(edges),
+                "Some matrices are random draws where the others are trained.",
+                f"spectral edge {max(edges.values()):.2f}, the others have {median(others):.2f} (1 is a "
+                f"random draw)",
+                "read the loading report: were these keys missing, or drawn again after loading?",
+            )
+
+
+@fact(
+    "frozen and fresh",
+    needs="tensors",
+    compares="`requires_grad` with the spectrum",
+    threshold="more than 20 % of the parameters are frozen random draws, and nothing is trained",
+    cannot="random features that are frozen on purpose",
+)
+def frozen_and_fresh(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
+    frozen = {n for n in evidence.edges if not evidence.parameters[n].requires_grad}
+    if not frozen:
+        raise NotAsked("nothing is frozen")
+    raw = [n for n in frozen if evidence.edges[n] < 1.07 and n not in evidence.tables]
+    total = sum(p.numel() for p in evidence.parameters.values())
+    share = sum(evidence.parameters[n].numel() for n in raw) / max(1, total)
+    if raw and evidence.fresh and len(raw) > 0.95 * len(frozen - evidence.tables) and share > 0.2:
+        yield finding(
+            "frozen and fresh",
+            "warning" if share > 0.5 and evidence.trained_share == 0 else "note",
+            sorted(raw),
+            "Most of the network is frozen and was never trained.",
+            f"{share:.0%} of the parameters are frozen random draws",
+            "requires_grad_(True), or load the pretrained weights that were meant",
+            share=share,
+        )
+
+
+@fact(
+    "half precision",
+    needs="optimizer",
+    compares="the dtype of trained weights",
+    threshold="float16 weights in an optimizer: gradients below 6e-8 vanish, steps are rounded away",
+    cannot="bfloat16 that is meant: see *rounded away*",
+)
+def half_precision(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
+    if evidence.optimizer is None:
+        raise NotAsked("no optimizer was given")
+    low = [n for n, p in evidence.trainable.items() if p.dtype == torch.float16]
+    if low:
+        yield finding(
+            "half precision",
+            "warning",
+            low,
+            "Weights are trained in float16.",
+            f"{len(low)} trainable parameters are float16",
+            "keep the weights in float32 and use autocast with a GradScaler",
+        )

@@ -1,0 +1,541 @@
+"""Facts about the wiring of a network: norms, skips, blocks, dropout, modes."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from typing import Any
+
+from torch import nn
+
+from edgewise.preflight.catalog import CheckFinding, NotAsked, fact, finding
+from edgewise.preflight.evidence import TrainingEvidence, is_norm, median, rms, role
+from edgewise.preflight.observer import ModuleCall
+
+
+def _norm_calls(evidence: TrainingEvidence) -> list[ModuleCall]:
+    calls = [c for c in evidence.seen().calls if c.kept.get("norm")]
+    if not calls:
+        raise NotAsked("no norm was called")
+    return calls
+
+
+def _block_calls(evidence: TrainingEvidence) -> list[ModuleCall]:
+    calls = [c for c in evidence.seen().calls if "cosine" in c.kept]
+    if len(calls) < 2:
+        raise NotAsked("no stack of blocks was seen")
+    return calls
+
+
+@fact(
+    "silent norm",
+    needs="pass",
+    compares="norms by what they do: their output if the input is not zero",
+    threshold="zero, for a part of a kind of norm or for all norms; a whole kind at zero while others "
+    "live is a known design: a note",
+    cost="F",
+)
+def silent_norm(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
+    calls = _norm_calls(evidence)
+    silent = sorted({c.name for c in calls if c.kept["silent"]})
+    living = {role(c.name) for c in calls if not c.kept["silent"]}
+    if silent:
+        partly = any(role(n) in living for n in silent) or not living
+        yield finding(
+            "silent norm",
+            "error" if partly else "note",
+            silent,
+            "Norm layers output zero whatever comes in: their gains are zero.",
+            f"{len(silent)} of {len({c.name for c in calls})} norms",
+            "set the gains to one (missed by the initialization, or after to_empty)",
+        )
+
+
+@fact(
+    "norm eps",
+    needs="pass",
+    compares="eps of every norm with the variance of its input",
+    threshold="larger than the variance, in at least a quarter of the norms: they do not normalize",
+    cost="F",
+)
+def norm_eps(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
+    calls = [c for c in _norm_calls(evidence) if "eps" in c.kept and not c.kept["silent"]]
+    large = {c.name: c.kept["eps"] for c in calls if c.kept["eps"] > 1 and c.kept["size"] > 0}
+    if large:
+        odd = [n for n in large if getattr(evidence.module(n), "eps", 0) >= 1e-3]
+        yield finding(
+            "norm eps",
+            "warning" if odd or (evidence.fresh and len(large) >= 0.25 * len(calls)) else "note",
+            odd or list(large),
+            "A norm does not normalize: its eps is larger than the variance of its input.",
+            f"eps is {max(large.values()):.2g} times the variance",
+            "eps 1e-5 or 1e-6, or larger embeddings",
+            ratio=max(large.values()),
+        )
+
+
+@fact(
+    "norm axis",
+    needs="pass",
+    compares="the axes that LayerNorm and RMSNorm average over",
+    threshold="tokens or samples among them, in a batch of token sequences",
+    cost="F",
+    cannot="images, whose norms may run over the plane",
+)
+def norm_axis(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
+    seen, alignment = evidence.seen(), evidence.alignment
+    if alignment is None:
+        raise NotAsked("no token sequences")
+    samples, tokens = alignment.ids.shape
+    wrong = []
+    for place, shape, normalized in seen.norms_over:
+        covered = shape[len(shape) - len(normalized) :]
+        if len(shape) == 3 and (
+            len(normalized) >= 2 or (covered == (tokens,) and tokens not in _widths(evidence))
+        ):
+            wrong.append(place or "model")
+    if wrong:
+        yield finding(
+            "norm axis",
+            "warning",
+            wrong,
+            "A norm averages over the tokens, not over the features of one token.",
+            f"its input has {samples} samples of {tokens} tokens, and the token axis is normalized",
+            "LayerNorm(width), on the last axis",
+        )
+
+
+def _widths(evidence: TrainingEvidence) -> set[int]:
+    return {m.weight.shape[1] for m in evidence.model.modules() if isinstance(m, nn.Embedding)}
+
+
+@fact(
+    "skip",
+    needs="pass",
+    compares="the cosine of a block's input and output with that of its siblings, and the factor of the stream",
+    threshold="below 0.4 of the siblings' median (from the second block on); a median factor above 1.5: "
+    "added twice",
+    cost="F",
+    cannot="the first block may turn small embeddings; trained weights are not judged",
+)
+def skip(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
+    calls = _block_calls(evidence)
+    if not evidence.fresh:
+        raise NotAsked("the weights are trained")
+    groups: dict[str, list[ModuleCall]] = defaultdict(list)
+    for call in calls:
+        groups[role(call.name)].append(call)
+    for items in groups.values():
+        if len(items) < 3:
+            continue
+        middle = median([c.kept["cosine"] for c in items])
+        odd = [c for c in items[1:] if middle > 0.5 and c.kept["cosine"] < 0.4 * middle]
+        if odd and len(odd) <= max(1, len(items) // 3):
+            yield finding(
+                "skip",
+                "warning",
+                [c.name for c in odd],
+                "A block keeps little of its input, unlike its siblings: the residual connection is missing.",
+                f"cosine of input and output {odd[0].kept['cosine']:.2f}, the siblings have {middle:.2f}",
+                "x = x + branch(x)",
+            )
+        factor = median([c.kept["factor"] for c in items[1:]])
+        if factor > 1.5:
+            yield finding(
+                "skip",
+                "warning",
+                [c.name for c in items],
+                "Every block multiplies the stream: the residual connection is added twice.",
+                f"output along input is {factor:.2f} times the input, a skip connection keeps it (1.0)",
+                "x = x + branch(x), once",
+                factor=factor,
+            )
+        elif (
+            abs(middle) < 0.25
+            and len(items) >= 4
+            and max(c.kept["cosine"] for c in items[1:]) < 0.4
+            and not _post_norm(items)
+        ):
+            yield finding(
+                "skip",
+                "note",
+                [c.name for c in items],
+                "The blocks keep nothing of their input: there are no residual connections.",
+                f"cosine of input and output {middle:.2f} (median)",
+                "x = x + branch(x), if a residual network is meant",
+            )
+
+
+def _post_norm(items: list[ModuleCall]) -> bool:
+    return any(c.kept.get("size", 0) and 0.9 < c.kept["size"] < 1.1 for c in items)
+
+
+@fact(
+    "norm on the skip",
+    needs="pass",
+    compares="the output of the first block with its input and with its first norm's output",
+    threshold="it follows the norm's output and not the input, though the norm is the first thing inside",
+    cost="F",
+)
+def norm_on_the_skip(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
+    blocks = _block_calls(evidence)
+    first = blocks[0]
+    inside = [c for c in evidence.seen().calls if c.kept.get("norm") and c.name.startswith(first.name + ".")]
+    if (
+        not evidence.fresh
+        or len(blocks) < 3
+        or not inside
+        or inside[0].kept["pointer"] != first.kept["pointer"]
+    ):
+        raise NotAsked("the blocks are not pre-norm")
+    z, x, y = inside[0].kept["out"], first.kept["x"], first.kept["y"]
+    if (
+        z.shape == y.shape
+        and rms(y - x) >= 1.5 * rms(x)
+        and rms(y - z) <= 0.7 * rms(z)
+        and rms(x) < 0.5 * rms(z)
+    ):
+        yield finding(
+            "norm on the skip",
+            "warning",
+            [c.name for c in blocks],
+            "The residual connection starts after the norm: blocks add to the normalized stream.",
+            f"the output of {first.name} follows its norm's output, not its input",
+            "pre-norm is x + f(norm(x)); post-norm is norm(x + f(x))",
+        )
+
+
+@fact(
+    "no final norm",
+    needs="pass",
+    compares="norms called after the last block of a pre-norm stack",
+    threshold="none before the readout; fresh weights, at least 3 blocks",
+    cost="F",
+    cannot="designs without a final norm: a note below 8 blocks",
+)
+def no_final_norm(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
+    blocks = _block_calls(evidence)
+    first, last = blocks[0], blocks[-1]
+    calls = evidence.seen().calls
+    inside = [c for c in calls if c.kept.get("norm") and c.name.startswith(first.name + ".")]
+    if len(blocks) < 3 or not inside or inside[0].kept["pointer"] != first.kept["pointer"]:
+        raise NotAsked("the blocks are not pre-norm")
+    x, y = first.kept["x"], first.kept["y"]
+    if not (rms(y - x) < 1.5 * rms(x) or rms(y - inside[0].kept["out"]) > 0.7):
+        raise NotAsked("the blocks are not pre-norm")
+    end = max(i for i, c in enumerate(calls) if c.name == last.name)
+    if not any(is_norm(c.module) for c in calls[end + 1 :]):
+        unused = [
+            n for n, m in evidence.model.named_modules() if is_norm(m) and n not in {c.name for c in calls}
+        ]
+        yield finding(
+            "no final norm",
+            "warning" if unused or evidence.fresh else "note",
+            unused or [last.name],
+            "The stream of a pre-norm stack reaches the readout without a final norm.",
+            "no norm is called after the last block"
+            + (f"; {unused[0]} exists and is never called" if unused else ""),
+            "normalize before the readout",
+        )
+
+
+@fact(
+    "collapse",
+    needs="pass",
+    compares="the mean cosine of the tokens before and after the blocks",
+    threshold="above 0.99 after the last block and below 0.95 before the first; fresh weights",
+    cost="F",
+)
+def collapse(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
+    blocks = [c for c in _block_calls(evidence) if "overlap" in c.kept]
+    if not blocks or not evidence.fresh:
+        raise NotAsked("no fresh blocks of tokens")
+    if blocks[-1].kept["overlap"] > 0.99 and blocks[0].kept["overlap before"] < 0.95:
+        at = next(c for c in blocks if c.kept["overlap"] > 0.95)
+        yield finding(
+            "collapse",
+            "warning",
+            at.name,
+            "All tokens look alike after the last block.",
+            f"their mean cosine is {blocks[-1].kept['overlap']:.3f}, before the first block "
+            f"{blocks[0].kept['overlap before']:.2f}",
+            "see `edgewise measure` and `edgewise fix`",
+        )
+
+
+@fact(
+    "router",
+    needs="pass",
+    compares="the share of tokens whose largest router output is one expert",
+    threshold="above 90 % of at least 128 tokens; fresh weights",
+    cost="F",
+    cannot="collapse that grows in training; small batches",
+)
+def router(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
+    routers = [c for c in evidence.seen().calls if "load" in c.kept]
+    if not routers:
+        raise NotAsked("no router")
+    full = [c for c in routers if c.kept["load"] > 0.9 and c.kept["tokens"] >= 128]
+    if full:
+        yield finding(
+            "router",
+            "warning" if evidence.fresh else "note",
+            [c.name for c in full],
+            "The router sends almost all tokens to one expert.",
+            f"{full[0].kept['load']:.0%} of {full[0].kept['tokens']} tokens",
+            "draw the router small and without bias; add a balancing loss",
+        )
+
+
+@fact(
+    "linear pair",
+    needs="pass",
+    compares="outputs of Linear layers with inputs of others: the very same tensor",
+    threshold="the middle is wider than both ends: an MLP without its activation",
+    cost="F",
+    cannot="low-rank pairs (LoRA, latent attention), which are narrower and meant",
+)
+def linear_pair(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
+    found = []
+    for one, other in evidence.seen().pairs:
+        a, b = evidence.module(one), evidence.module(other)
+        linear = isinstance(a, nn.Linear) and isinstance(b, nn.Linear)
+        if linear and a.out_features > a.in_features and b.in_features > b.out_features:  # type: ignore[union-attr,operator]
+            found.append((one, other))
+    if found:
+        yield finding(
+            "linear pair",
+            "warning",
+            [name for pair in found for name in pair],
+            "Two Linear layers follow each other without an activation between them: together they are one.",
+            f"the output of {found[0][0]} is the input of {found[0][1]}",
+            "put the activation between them",
+        )
+
+
+@fact(
+    "layers not run",
+    needs="pass",
+    compares="the modules of every list with those that were called, in train and eval mode",
+    threshold="a member that never ran while siblings did; another order than the list's; one that ran "
+    "more often",
+    cost="F",
+    cannot="experts, layer drop (a note), early exits",
+)
+def layers_not_run(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
+    seen = evidence.seen()
+    if seen.error is not None:
+        raise NotAsked("the pass failed")
+    order: dict[str, int] = {}
+    counts: dict[str, int] = defaultdict(int)
+    for i, call in enumerate(seen.calls):
+        order.setdefault(call.name, i)
+        counts[call.name] += 1
+    later = set() if evidence.evaluated is None else {c.name for c in evidence.evaluated.calls}
+    stacks: dict[str, list[str]] = defaultdict(list)
+    for name, module in evidence.blocks.items():
+        stacks[f"{name.rpartition('.')[0]} {type(module).__name__}"].append(name)
+    for names in stacks.values():
+        if len(names) < 2 or any("expert" in n for n in names):
+            continue
+        ran = [n for n in names if n in order]
+        missed = [n for n in names if n not in order and n not in later]
+        if ran and missed:
+            yield finding(
+                "layers not run",
+                "warning" if len(missed) <= len(names) // 2 else "note",
+                missed,
+                "Layers of a stack are never called.",
+                f"{len(missed)} of {len(names)} did not run, neither in train nor in eval mode",
+                "does the loop leave out the first or the last layer?",
+            )
+        elif len(ran) == len(names) and [order[n] for n in names] != sorted(order[n] for n in names):
+            yield finding(
+                "layers not run",
+                "note",
+                names,
+                "Layers run in another order than they stand in their list.",
+                "",
+                "",
+            )
+        elif ran and max(counts[n] for n in ran) > min(counts[n] for n in ran):
+            often = [n for n in ran if counts[n] > min(counts[m] for m in ran)]
+            if len(often) <= len(ran) // 2:
+                yield finding(
+                    "layers not run",
+                    "warning",
+                    often,
+                    "A layer of a stack runs more often than its siblings.",
+                    f"{counts[often[0]]} times, the others {min(counts[n] for n in ran)}",
+                    "is one layer called twice in the loop?",
+                )
+
+
+@fact(
+    "token share",
+    needs="pass",
+    compares="the variance that tokens and positions bring to the embedding",
+    threshold="tokens below 1 % of the sum of both: positions drown the words; fresh weights",
+    cost="F",
+)
+def token_share(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
+    seen, alignment = evidence.seen(), evidence.alignment
+    if not seen.lookups or not evidence.fresh:
+        raise NotAsked("no fresh embeddings")
+    tokens, others = 0.0, 0.0
+    place = ""
+    for lookup in seen.lookups:
+        table = lookup.table.detach()
+        if lookup.ids.dim() == 0 or not table.is_floating_point() or table.is_meta:
+            continue
+        used = table[lookup.ids.reshape(-1)[:4096].unique()].float()
+        if used.shape[0] < 4:
+            continue
+        variance = float(used.var(0, unbiased=False).sum())
+        named = "pos" in lookup.place.lower()
+        if named:
+            others += variance
+            place = lookup.place
+        elif alignment is None or lookup.place == alignment.place:
+            tokens += variance
+    if others and tokens and tokens < 0.01 * (tokens + others):
+        yield finding(
+            "token share",
+            "warning",
+            [place],
+            "Positions drown the tokens in the embedding.",
+            f"tokens bring {tokens / (tokens + others):.2%} of its variance",
+            "draw both tables on one scale",
+        )
+
+
+@fact(
+    "dropout",
+    needs="pass",
+    compares="the share of every dropout; random numbers drawn in eval mode",
+    threshold="more than half dropped in training; any draw in eval mode that comes from dropout",
+    cost="+1",
+    cannot="masks of a masked-word loss drawn in eval mode: a note",
+)
+def dropout(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
+    seen = evidence.seen()
+    heavy = [(place, p) for place, p, active in seen.dropouts if active and p > 0.5]
+    if heavy:
+        yield finding(
+            "dropout",
+            "warning",
+            [place or "model" for place, _ in heavy],
+            "Dropout takes most of the activations away.",
+            f"p = {max(p for _, p in heavy)}",
+            "p is the share that is dropped, not the share that is kept",
+        )
+    if evidence.evaluated is not None and evidence.evaluated.error is None:
+        still = [place or "model" for place, p, active in evidence.evaluated.dropouts if active and p > 0]
+        if still:
+            yield finding(
+                "dropout",
+                "warning",
+                still,
+                "Dropout is active in eval mode.",
+                f"{len(still)} calls of dropout draw random numbers though model.eval() was called",
+                "pass training=self.training to F.dropout",
+            )
+        elif evidence.evaluated.drew and not seen.dropouts:
+            yield finding("dropout", "note", "model", "Random numbers are drawn in eval mode.", "", "")
+
+
+@fact(
+    "mode",
+    needs="pass",
+    compares="`training` of every module",
+    threshold="all in eval mode with dropout or batch norm inside: a warning; some of a kind: a note",
+    cost="0",
+)
+def mode(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
+    evidence.seen()
+    if evidence.optimizer is None:
+        raise NotAsked("nothing is trained")
+    mattering = {
+        n: m
+        for n, m in evidence.model.named_modules()
+        if isinstance(m, nn.modules.batchnorm._BatchNorm)
+        or (isinstance(m, nn.modules.dropout._DropoutNd) and m.p > 0)
+    }
+    if not evidence.model.training:
+        yield finding(
+            "mode",
+            "warning" if mattering else "note",
+            list(mattering)[:8] or ["model"],
+            "The model is trained in eval mode.",
+            f"{len(mattering)} dropout and batch norm layers do not do what they do in training",
+            "model.train() before the loop, and after every evaluation",
+        )
+        return
+    off = [n for n, m in mattering.items() if not m.training and _trains(m)]
+    on = [n for n, m in mattering.items() if m.training]
+    if off and on:
+        yield finding(
+            "mode",
+            "note",
+            off,
+            "Some dropout or norm layers are in eval mode, others are not.",
+            f"{len(off)} of {len(mattering)}",
+            "",
+        )
+
+
+def _trains(module: nn.Module) -> bool:
+    return all(p.requires_grad for p in module.parameters())
+
+
+@fact(
+    "single sample norm",
+    needs="pass",
+    compares="the inputs of batch norms in training",
+    threshold="one value per channel: the output is the bias whatever comes in",
+    cost="F",
+)
+def single_sample_norm(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
+    calls = [c for c in evidence.seen().calls if isinstance(c.module, nn.modules.batchnorm._BatchNorm)]
+    if not calls:
+        raise NotAsked("no batch norm")
+    momentum: list[Any] = [c.name for c in calls if c.module.training and c.module.momentum in (0, 0.0)]
+    if momentum:
+        yield finding(
+            "single sample norm",
+            "warning",
+            momentum,
+            "Batch norm never updates its statistics: its momentum is zero.",
+            "",
+            "momentum=0.1",
+        )
+    group = [c.name for c in calls if c.module.training and c.shape and c.shape[0] == 2 and len(c.shape) == 2]
+    if group:
+        yield finding(
+            "single sample norm", "note", group, "Batch norm over two samples gives ±1.", "", "larger batches"
+        )
+
+
+@fact(
+    "output scale of blocks",
+    needs="pass",
+    compares="sizes of the stream between the first and the last block",
+    threshold="more than 1e4 times, either way; fresh weights",
+    cost="F",
+)
+def output_scale(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
+    calls = _block_calls(evidence)
+    sizes = [c.kept["size"] for c in calls if c.kept.get("size", 0) > 0]
+    if not evidence.fresh or len(sizes) < 3:
+        raise NotAsked("the weights are trained, or there are few blocks")
+    ratio = sizes[-1] / sizes[0]
+    if ratio > 1e4 or ratio < 1e-4:
+        yield finding(
+            "output scale of blocks",
+            "warning",
+            calls[-1].name,
+            f"The stream {'explodes' if ratio > 1 else 'vanishes'} through the blocks.",
+            f"its size goes from {sizes[0]:.2g} to {sizes[-1]:.2g}",
+            "see `edgewise measure` and `edgewise fix`",
+            ratio=ratio,
+        )
