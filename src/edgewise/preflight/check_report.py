@@ -7,16 +7,22 @@ import math
 import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from html import escape
 from pathlib import Path
 from typing import Any
 
-from edgewise.preflight.catalog import CheckFinding
 from edgewise.nouns.card import Line
+from edgewise.preflight.catalog import CheckFinding
 
 SCHEMA = "check-1"
 OPEN = "are the labels the right ones, and is the rate a good one? No test of the start can know."
 STYLES = {"error": "will not train", "warning": "risky", "note": "dim"}
 SHOWN_NOTES = 3
+HTML_STYLE = (
+    ".ew-check{font:14px/1.5 system-ui,sans-serif;max-width:60em}"
+    ".ew-check .e{color:#b00020}.ew-check .w{color:#9a6700}.ew-check .n{color:#666}"
+    ".ew-check code{background:#8882;padding:0 .2em}.ew-check li{margin:.4em 0}"
+)
 
 
 @dataclass
@@ -73,17 +79,13 @@ class CheckReport:
 
     def to_html(self, path: str | Path | None = None) -> str:
         """Return the report as one HTML page, and write it to `path` if one is given."""
-        from edgewise.preflight.check_page import page
-
-        text = page(self)
+        text = _page(self)
         if path is not None:
             Path(path).write_text(text, encoding="utf-8")
         return text
 
     def _repr_html_(self) -> str:
-        from edgewise.preflight.check_page import card
-
-        return card(self)
+        return _card(self)
 
     def __str__(self) -> str:
         return "\n".join(line.text for line in self.lines())
@@ -198,3 +200,34 @@ def _plain(value: Any) -> Any:
     if isinstance(value, float):
         return value if math.isfinite(value) else str(value)
     return value if isinstance(value, (str, int, bool)) or value is None else str(value)
+
+
+def _card(report: CheckReport) -> str:
+    """Return the report as one element."""
+    head = escape(next(iter(report.lines())).text)
+    rows = "".join(_item(f) for f in report.findings)
+    open_ = "".join(f"<li class=n>{escape(n)}: {escape(w)}</li>" for n, w in report.undecided)
+    parts = [f"<style>{HTML_STYLE}</style><h3>{head}</h3>", f"<ol>{rows}</ol>" if rows else ""]
+    parts.append(f"<p>Undecided</p><ul>{open_}</ul>" if open_ else "")
+    parts.append(
+        f"<details><summary>{len(report.held)} facts hold</summary>{escape(', '.join(report.held))}</details>"
+    )
+    return f'<div class="ew-check">{"".join(parts)}</div>'
+
+
+def _item(item: CheckFinding) -> str:
+    places = " ".join(f"<code>{escape(p)}</code>" for p in item.places[:6])
+    follows = f"<br><span class=n>from it: {escape(', '.join(item.follows))}</span>" if item.follows else ""
+    advice = f"<br>→ {escape(item.advice)}" if item.advice else ""
+    return (
+        f"<li><b class={item.severity[0]}>{item.severity}</b> {escape(item.sentence)} {places}"
+        f"<br>{escape(item.evidence)}{advice}{follows}</li>"
+    )
+
+
+def _page(report: CheckReport) -> str:
+    """Return the report as one HTML document."""
+    return (
+        '<!doctype html><html lang="en"><meta charset="utf-8"><title>edgewise check</title>'
+        f"<body>{_card(report)}</body></html>\n"
+    )
