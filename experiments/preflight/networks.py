@@ -134,9 +134,12 @@ class TorchLanguage(nn.Module):
     def __init__(self, batch_first: bool = True) -> None:
         super().__init__()
         self.tok, self.pos = nn.Embedding(VOCABULARY, WIDTH), nn.Embedding(TOKENS + 8, WIDTH)
-        layer = lambda: nn.TransformerEncoderLayer(
-            WIDTH, 4, 4 * WIDTH, 0.1, batch_first=batch_first, norm_first=True
-        )  # noqa: E731
+
+        def layer() -> nn.Module:
+            return nn.TransformerEncoderLayer(
+                WIDTH, 4, 4 * WIDTH, 0.1, batch_first=batch_first, norm_first=True
+            )
+
         self.blocks = nn.ModuleList([layer() for _ in range(DEPTH)])
         self.norm, self.head, self.batch_first = (
             nn.LayerNorm(WIDTH),

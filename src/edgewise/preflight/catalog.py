@@ -8,10 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from edgewise.preflight.evidence import TrainingEvidence
+from typing import Any
 
 SEVERITIES = ("error", "warning", "note")
 NEEDS = ("tensors", "optimizer", "data", "pass", "loss", "steps", "changed", "loop")
@@ -67,7 +64,7 @@ class CheckFinding:
         return replace(self, severity=severity) if worse else self
 
 
-Check = Callable[["TrainingEvidence"], Iterator[CheckFinding]]
+Check = Callable[[Any], Iterator[CheckFinding]]  # of a TrainingEvidence, which imports this file
 
 
 @dataclass(frozen=True)
