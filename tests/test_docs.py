@@ -192,14 +192,6 @@ def test_every_path_exists() -> None:
     assert not missing
 
 
-def test_where_to_look_names_forty_places() -> None:
-    """The last table of CONTRIBUTING.md: every idea has a file; that the files exist is tested above."""
-    section = (ROOT / "CONTRIBUTING.md").read_text().partition("## Where to look")[2]
-    rows = re.findall(r"^\| (.+?) \| (.+) \|$", section.partition("|---|---|\n")[2], re.MULTILINE)
-    assert len({idea for idea, _ in rows}) == 40
-    assert all(PATH.search(f" {place} ") for _, place in rows)
-
-
 def test_readme_stays_short_and_names_the_two_commands() -> None:
     text = (ROOT / "README.md").read_text()
     assert len(text.splitlines()) <= 80

@@ -1,7 +1,8 @@
-"""Add pages that live outside docs/ to the site: CONTRIBUTING, SECURITY and CHANGELOG, and everything in research/."""
+"""Add pages from outside docs/ to the site: CONTRIBUTING, SECURITY, CHANGELOG, research/, the map of the source."""
 
 from __future__ import annotations
 
+import runpy
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,8 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
             text = text.replace(f"](../{name}", f"](../{name.lower()}")
         place = "index.md" if path.name == "README.md" else path.name
         files.append(File.generated(config, f"research/{place}", content=text))
+    source_map = runpy.run_path(str(root / "tools" / "source_map.py"))
+    files.append(File.generated(config, "source_map.md", content=source_map["page"]()))
     return files
 
 

@@ -1,1 +1,1 @@
-"""Is this model initialized as it should be? What fresh weights tell, before any training."""
+"""Audit of initial weights: findings about ties, scales, truncation and copies, before any training."""

@@ -1,4 +1,4 @@
-"""Standard output belongs to the answer; whatever else is printed meanwhile goes to standard error."""
+"""Standard output for the answer alone; everything else that is printed goes to standard error."""
 
 from __future__ import annotations
 

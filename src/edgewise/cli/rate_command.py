@@ -1,4 +1,4 @@
-"""`edgewise rate`: the learning rate, rehearsed on copies of a model before training."""
+"""`edgewise rate`: the learning rate by short trainings on copies of a model."""
 
 from __future__ import annotations
 

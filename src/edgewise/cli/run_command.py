@@ -1,4 +1,4 @@
-"""`edgewise run`: a recipe at any scale; what is missing is measured, then judged and drawn.
+"""`edgewise run`: measure what is missing of a recipe, judge its claim, draw it; `--list` shows the recipes.
 
 `--list` shows the recipes instead, with how many of their cases are stored; it runs none of them.
 """

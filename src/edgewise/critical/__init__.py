@@ -1,1 +1,1 @@
-"""Where theory meets stability: asymptotics, phase diagrams, critical settings."""
+"""Critical settings of a transformer: exponents, phase diagrams, asymptotics, where training is possible."""

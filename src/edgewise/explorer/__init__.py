@@ -1,1 +1,1 @@
-"""The local web page: a versioned JSON API over the theory, its safeguards, and in `static/` the page itself."""
+"""The web page of `edgewise explore`: JSON API, process pool, safeguards; `static/` holds the page itself."""

@@ -1,4 +1,4 @@
-"""Answers of the API as plain values: verdicts in the shell's sentences, maps as numbers for a canvas."""
+"""Answers about networks: map, verdict with curves and fixes, report, one random network, as plain values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How deep can I go? The share of such networks that trained, against depth, for a block and for its fixes.
+"""Depth view: the share of networks that trained against depth, for a block and for its fixes.
 
 A fix is chosen once, at one depth, and then kept at all others, so that a curve is of one network made deeper.
 """

@@ -1,4 +1,4 @@
-"""The flow view: where one block takes the size and the likeness of tokens, and the states that it leaves alone."""
+"""Flow view: where one block takes the size and the overlap of tokens, and its fixed points."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The landscape view: stored planes below the given folder, one or two at a time, on equal scales."""
+"""Landscape view: stored planes of the folder, one or two at a time, on equal scales."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every statement of every source: published, ours, at which scale, held or not, with its figure and its command.
+"""Papers view: every statement of every source, published and ours, with its figure and its command.
 
 Read from the recorded claims that come with edgewise, in a checkout or in the wheel; nothing is run.
 """

@@ -1,4 +1,4 @@
-"""The perceptron view: length and correlation maps, the plane of order and chaos, a circle through a random network."""
+"""Perceptron view: length and correlation maps, the plane of order and chaos, a circle of inputs."""
 
 from __future__ import annotations
 

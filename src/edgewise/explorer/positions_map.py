@@ -1,4 +1,4 @@
-"""The map of a network with mask and positions: each point follows the network token by token, so that it takes long.
+"""Map of a network with mask and positions: computed piece by piece by workers and sent while it grows.
 
 Points are drawn with one set of few random heads, which moves a share by less than 0.005; the verdict of a single
 network, which has more and twice, is never read from here.

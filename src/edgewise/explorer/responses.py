@@ -1,4 +1,4 @@
-"""How questions are answered: short ones here, long ones by worker processes; as JSON, with refusals in the schema.
+"""Responses of the API: computed in a thread or by worker processes, kept, cancelled when the client leaves.
 
 What takes long is given up when nobody waits for it: the reader left the view, moved on, or closed the page.
 """

@@ -1,4 +1,4 @@
-"""Watched runs: a list, one run as layer-by-step pictures with its alarms, and a stream that says when it has grown."""
+"""Runs view: watched runs as pictures with alarms, a stream while they grow; saved traces dropped on the page."""
 
 from __future__ import annotations
 

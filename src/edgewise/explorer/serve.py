@@ -1,4 +1,4 @@
-"""Run the page: on this machine alone, or for others with a token."""
+"""Server of the page: address, token, and the guard that every request passes."""
 
 from __future__ import annotations
 

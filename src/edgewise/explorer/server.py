@@ -1,4 +1,4 @@
-"""The application: routes of the JSON API and the static page, with refusals in words."""
+"""FastAPI application of the page: routes of networks, routers of the other views, static files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The simplex view: a row of attention over three tokens is a point of a triangle, and training moves it."""
+"""Simplex view: a row of attention over three tokens as a point of a triangle that training moves."""
 
 from __future__ import annotations
 

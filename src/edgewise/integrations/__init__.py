@@ -1,1 +1,1 @@
-"""Callbacks for the training loops of other libraries."""
+"""Callbacks for Hugging Face Trainer and Lightning."""

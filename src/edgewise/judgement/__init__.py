@@ -1,1 +1,1 @@
-"""Trace to Verdict: what the numbers of a network mean, with its description at hand."""
+"""Trace to Verdict: outcome, probability, findings and remedies."""

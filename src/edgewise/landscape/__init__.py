@@ -1,4 +1,4 @@
-"""Loss landscapes of any network: lines and planes through its weights, and numbers beside the picture."""
+"""Loss landscapes of a network: lines and planes through its weights, Hessian, roughness."""
 
 from edgewise.landscape.direction import Direction, Path, Recorder, random_direction, toward, training_path
 from edgewise.landscape.hessian import Curvature, top_directions, top_eigenvalue

@@ -1,4 +1,4 @@
-"""A direction in the space of weights: one tensor for every parameter that it moves, as long as the weights [Li 2018].
+"""Directions in the space of weights: random and scaled to the filters [Li 2018], toward a state, of a path.
 
     filter  d_i <- d_i |w_i| / |d_i| for every output row i (filter of a convolution, row of an embedding)
     layer   the same for every parameter as a whole          model   the same for all that moves

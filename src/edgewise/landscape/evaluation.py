@@ -1,4 +1,4 @@
-"""The loss as a function of where the weights are, on a private copy: nothing of the user's model is touched.
+"""Loss as a function of moved weights, on a private copy; what does not move is computed once.
 
 The copy shares the parameters (they are replaced per call, never written) and owns its buffers and its mode: dropout is
 off and batch norms use what they have learned, as in eval().

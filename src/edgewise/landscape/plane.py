@@ -1,4 +1,4 @@
-"""plane and line: the loss of any network over one or two directions in the space of its weights."""
+"""`plane`, `line`, `survey`: the loss over one or two directions in the space of weights."""
 
 from __future__ import annotations
 

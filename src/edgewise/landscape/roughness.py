@@ -1,4 +1,4 @@
-"""Numbers beside a picture: how curved, how far from a quadratic, how many minima.
+"""Roughness of a landscape: curvature, distance from a quadratic, number of minima.
 
 curvature   d²L at the centre along the axes, second differences of the grid
 residual    root mean square distance of the grid from its best quadratic, over the range of the grid

@@ -1,1 +1,1 @@
-"""Other people's models, in our words."""
+"""Configs, files and modules of others to a description (`Architecture`): what is where in a model."""

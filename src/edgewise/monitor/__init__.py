@@ -1,1 +1,1 @@
-"""Watching a training run: rows at a stated price, and alarms that say what went wrong first."""
+"""`watch`: rows of a training run at a stated price, and alarms that name the first cause."""

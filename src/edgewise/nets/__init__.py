@@ -1,4 +1,4 @@
-"""Small readable transformers and perceptrons built from their descriptions, and attention kernels for any network."""
+"""Description to module: small transformers and perceptrons, and attention kernels for any network."""
 
 from torch.nn.functional import scaled_dot_product_attention
 

@@ -1,0 +1,1 @@
+"""The nouns of the library: Architecture, Perceptron, Trace, Verdict, Card, Sheet."""

@@ -1,4 +1,4 @@
-"""Optimizers that know what attention is: steps measured in logits, preconditioning, a start from data."""
+"""Optimizers for attention: steps bounded in logits, preconditioning, a spectral start from data."""
 
 from edgewise.optim.attention_preconditioner import AttentionPreconditioner
 from edgewise.optim.logit_trust import LogitTrust

@@ -1,4 +1,4 @@
-"""AttentionPreconditioner: steepest descent for W_Q and W_K in the norm "root mean square change of the logits"."""
+"""AttentionPreconditioner: steepest descent for W_Q and W_K in the norm "mean square change of the logits"."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Parameters that may be spread over processes (replicas of DDP, shards of FSDP2), as if they were not."""
+"""Parameters spread over processes (DDP replicas, FSDP2 shards): gather, cut, sum over processes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""spectral_initialize_: a softmax layer that starts where its data already put the answer.
+"""spectral_initialize_: start a softmax layer from the singular vectors of its data [Goel 2026].
 
 For Gaussian tokens attention is V Σ Aᵀ x, so one singular value decomposition E[y xᵀ] Σ^{-1/2} = U S Wᵀ gives V and A
 with V Σ Aᵀ = the best linear map [Goel 2026]: Ṽ = U S^{1/2} Wᵀ, Ã = W S^{1/2} Wᵀ in whitened variables.

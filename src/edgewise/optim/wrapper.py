@@ -1,4 +1,4 @@
-"""An optimizer around another: its groups, its state and its hooks are the other's, live."""
+"""OptimizerWrapper: an optimizer around another, with the groups, state and hooks of the other."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""nn.Module to Trace: the same numbers read from real weights, the module left as it was."""
+"""nn.Module to Trace: measure a real model on a batch and leave it unchanged."""

@@ -1,4 +1,4 @@
-"""Short trainings on copies of a model, and what they say about the learning rate.
+"""The learning rate by short trainings on copies of a model.
 
 `edgewise.integrations` has the doors for a Hugging Face Trainer and for Lightning.
 """

@@ -1,4 +1,4 @@
-"""The loss of the best constant answer: what a network reaches that ignores its input.
+"""Loss of the best constant answer, the baseline of a network that ignores its input.
 
 For classes and tokens that is the entropy of the labels' frequencies, for numbers the variance of the targets. The
 labels are those that the loss itself uses: its call of a loss of torch is caught, and given the same prediction for

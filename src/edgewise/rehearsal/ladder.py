@@ -1,4 +1,4 @@
-"""Which rate is rehearsed next, and what the losses of all of them say: numbers only, no networks.
+"""Ladder of rates: which rate is tried next, what the losses say, what all trials can cost.
 
 Rates stand on a ladder, start * 2.5^k. It is climbed until the lowest fresh loss has a higher one on both sides; what
 is left of the budget looks for the edge above.

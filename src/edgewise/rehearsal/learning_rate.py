@@ -1,4 +1,4 @@
-"""The learning rate, rehearsed before training: a few steps at a few rates on copies of the model."""
+"""`learning_rate`: find the rate by a few steps at a few rates on copies of the model."""
 
 from __future__ import annotations
 

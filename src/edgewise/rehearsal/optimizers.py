@@ -1,4 +1,4 @@
-"""The optimizer of a rehearsal: the user's settings on the copy's parameters, with one rate for all its groups.
+"""Optimizers of a rehearsal: the user's settings on the copy, one rate for all groups, the stability limit of SGD.
 
 Parameter groups with different rates keep their ratios: the rate that is rehearsed is that of the first group, and the
 others follow it.

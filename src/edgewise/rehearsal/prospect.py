@@ -1,4 +1,4 @@
-"""How often networks went on to train whose loss fell so far in 20 steps, from a start with such a verdict.
+"""Prospect of a training: trains at a rate, slowly, or at no rate tried, with the probability from records.
 
     P = 1 / (1 + exp(w x + u v - b)),   x = -log max(1 - loss_20 / loss_0, 1 %),   v = -log(p / (1 - p))
 

@@ -1,4 +1,4 @@
-"""What a rehearsal says: the advised rate with its range, the edge and why it is one, and what every rate did."""
+"""Rate: the advised rate with its range, the largest that learns, and why larger ones fail."""
 
 from __future__ import annotations
 

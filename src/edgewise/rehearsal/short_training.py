@@ -1,4 +1,4 @@
-"""Where a rehearsal happens: on a true copy of the model, or, where none can be made, in place with a snapshot.
+"""One short training at one rate, on a copy of the model, or in place from a snapshot if it is sharded.
 
 A copy is drawn anew for every rate, so that each starts from the same weights, buffers and Python state, and only one
 exists at a time. FSDP2 cannot be copied: its shards are trained in place and put back from a snapshot, bit for bit.

@@ -1,4 +1,4 @@
-"""The batches of a rehearsal: some to train on, some that no rehearsal trains on, the same for every rate.
+"""Batches of a rehearsal: some to train on, some held back; synthetic ones for a model without data.
 
 Whatever hands the batches over is left as it was: a loader's own random generators are put back, and a list or any
 other re-iterable object can be read again. Only an iterator cannot be rewound; it is read once, and a note says so.

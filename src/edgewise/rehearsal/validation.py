@@ -1,4 +1,4 @@
-"""What is read of a network between steps: loss on fresh batches, last stream, separation of tokens, size of outputs.
+"""Validation between steps: loss on fresh batches, last stream, separation of tokens, size of outputs.
 
 The stream is found by reading the model once. Where the last block's module returns it, a hook catches it in the pass
 that computes the loss; elsewhere the reader's own tracer does. Without a recognised stack the output stands in for it.

@@ -1,0 +1,1 @@
+"""`critical_plan` and `initialize_`: weights with which a model trains."""

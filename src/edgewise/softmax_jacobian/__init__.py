@@ -1,4 +1,4 @@
-"""The Jacobian of a softmax row, J(s) = diag(s) - s s^T, from log-probabilities and without ever forming J.
+"""Jacobian of a softmax row, J(s) = diag(s) - s s^T: eigenvalues and invariants without forming J.
 
     >>> import math, torch
     >>> from edgewise import softmax_jacobian as jacobian

@@ -1,1 +1,1 @@
-"""Dynamical systems as numbers, arrays and callables: exponents, fixed points, and the limits of both."""
+"""Exponents, fixed points and limits of dynamical systems, from numbers, arrays and callables."""

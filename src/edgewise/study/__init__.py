@@ -1,4 +1,4 @@
-"""The engine of recipes: cases run at any scale, an append-only store, small real tasks, training, proofs."""
+"""Recipes: cases, workers, an append-only store, claims; small real tasks, training, proofs."""
 
 from __future__ import annotations
 

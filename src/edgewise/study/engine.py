@@ -1,4 +1,4 @@
-"""Run what is missing of a recipe: serially, on this machine's cores, or on a cluster; nothing twice, nothing lost."""
+"""Engine of recipes: measure what is missing, serially, on all cores or on a cluster; resume after a kill."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""prove: train a model as it is and with a plan, same data, tuned rates, several seeds; say whether it helps.
+"""`prove`: train a model as it is and with a plan on the same data and seeds, and compare.
 
 For a module that brings no data there is something to learn: digits for streams, vectors and images, bytes for token
 ids. A module that takes (inputs, labels) is trained as it is. Any other gets an entrance (one matrix) where its input

@@ -1,4 +1,4 @@
-"""A proof that a plan helps, or does not: both arms over seeds, an effect size, a p-value, a paragraph, a picture."""
+"""Proof that a plan helps, or does not: both arms over seeds, effect size, p-value, paragraph, picture."""
 
 from __future__ import annotations
 

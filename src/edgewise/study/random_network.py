@@ -1,4 +1,4 @@
-"""One random network of a description, simulated: what `edgewise.predict` is compared with.
+"""One random network of a description, simulated, to compare with `edgewise.predict`.
 
 No formula of the theory enters, and no probe: a forward pass, two backward passes, sums of squares. Double precision
 throughout, so that tokens which have merged to ten digits are still told apart.

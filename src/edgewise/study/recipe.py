@@ -1,4 +1,4 @@
-"""A recipe: one Python file that says which cases to measure, how, what was claimed and how to draw it.
+"""Recipe: one Python file with cases, measure, claim and draw; load, check, list.
 
 `claim` and `draw` receive a `Result` per case; `claim` returns a `Claim`, a published statement beside what we see.
 `select`, `over_seeds` and `seed_count` are what most claims and figures ask of results: means over seeds.

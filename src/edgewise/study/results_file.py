@@ -1,4 +1,4 @@
-"""How a run ends: the claim and the figure beside its records, or committed beside the recipe and read back."""
+"""Result files of recipes: claim and figure beside the records, committed results read back."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The store: a folder of append-only files, one per writer, so that processes and machines can share it.
+"""Store of records: append-only files, one per writer, shared by processes and machines; stamps, checksums.
 
 A line is a `Stamp` (what measured the records after it) or a `Record` (a case and its value), each with a checksum.
 Values are what JSON can hold, and the three numbers it cannot (NaN and the infinities), by name.

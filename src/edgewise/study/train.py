@@ -1,4 +1,4 @@
-"""One small training loop: the same batches for every network, a rate chosen by successive halving."""
+"""Training loop for comparisons: the same batches for every network, the rate by successive halving."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where cases are measured: in this process, on this machine's cores (joblib, loky), or on a Dask cluster.
+"""Workers that measure cases: this process, this machine's cores (joblib, loky), or a Dask cluster.
 
 A worker loads the recipe once, measures a case, and stores the outcome before it answers.
 """

@@ -1,1 +1,1 @@
-"""Description to Trace by three recursions at infinite width; no modules."""
+"""Description to Trace by three recursions at infinite width: simplex, Gram matrix, perceptron."""

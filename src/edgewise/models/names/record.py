@@ -1,5 +1,6 @@
-"""The places of a model, by name: stacks of blocks, attention, MLP, norms. Names are those of the bare model
-(outside torch.compile and DistributedDataParallel); nothing here holds a tensor.
+"""Records of what is where in a model, by name: stacks, blocks, attention, MLP, norms, projections.
+
+Names are those of the bare model (outside torch.compile and DistributedDataParallel); nothing here holds a tensor.
 
 One matrix of a block, wherever the model keeps it: alone, fused with others, transposed, or one per expert.
 """
