@@ -9,7 +9,6 @@ import pytest
 import edgewise
 from edgewise.errors import BadInput
 from edgewise.nouns.verdict import Probability, Profile, Remedy, Verdict
-from edgewise.present import text as screen
 from edgewise.present import wording
 
 
@@ -134,7 +133,7 @@ def test_attention(keys: float, visible: float | None, sentence: str) -> None:
     [(0.0, "1"), (9e-5, ">0.9999"), (4e-4, "0.9996"), (0.004, "0.996"), (0.6, "0.40"), (1.0, "0.00")],
 )
 def test_overlaps_have_more_digits_the_nearer_they_are_to_one(separation: float, cell: str) -> None:
-    assert screen.overlap(Profile((1 - separation,) * 2, (separation,) * 2), 1) == cell
+    assert wording.overlap(1 - separation, separation) == cell
 
 
 def verdict_of(**knobs: object) -> Verdict:
@@ -191,4 +190,4 @@ def test_two_values_of_a_head_can_be_rotated_and_one_cannot() -> None:
     ],
 )
 def test_sizes_have_three_digits_or_a_bound(gradient: float, text: str) -> None:
-    assert screen.size(gradient) == text
+    assert wording.size(gradient) == text

@@ -20,9 +20,8 @@ import pytest
 
 from edgewise.cli.main import run
 from edgewise.nouns.verdict import Probability
-from edgewise.present import text as screen
 from edgewise.present import wording
-from edgewise.present.wording import group
+from edgewise.present.audit_card import group
 
 HERE = Path(__file__).parent / "screens"
 MODELS = "tests/support/screen_models.py"
@@ -141,8 +140,7 @@ def test_gradients_in_words(row: tuple[float, ...], expected: str) -> None:
 
 def test_overlaps_get_more_digits_near_one() -> None:
     separations = (1.0, 0.6, 0.004, 0.0004, 1e-9, 0.0)
-    profile = wording.Profile(tuple(1 - s for s in separations), separations)
-    shown_ = [screen.overlap(profile, block) for block in range(6)]
+    shown_ = [wording.overlap(1 - separation, separation) for separation in separations]
     assert shown_ == ["0.00", "0.40", "0.996", "0.9996", ">0.9999", "1"]
 
 

@@ -13,7 +13,7 @@ from edgewise.judgement.profile import _jump
 from edgewise.nouns.architecture import transformer
 from edgewise.nouns.trace import Trace
 from edgewise.nouns.verdict import Kind, Outcome, Phase, Verdict
-from edgewise.present.text import verdict_text as text
+from edgewise.present import as_text, card_of
 from edgewise.present.wording import explain
 from edgewise.stability.lyapunov import Growth, LateChange, growth
 from edgewise.theory.predict import predict
@@ -166,7 +166,7 @@ def test_every_field_of_a_verdict_is_described():
 
 def test_the_prose_is_attached_to_the_record():
     verdict = judge(made())
-    assert str(verdict) == text(verdict)
+    assert str(verdict) == as_text(card_of(verdict))
     first, second, *_ = str(verdict).splitlines()
     assert first.startswith("this network · 20 blocks ") and first.endswith(" measured")
     assert second.startswith("TRAINS  about 98 % of such networks trained")

@@ -19,6 +19,7 @@ from edgewise.judgement import remedies
 from edgewise.judgement.remedies import RANKS, WHOLE, _branches, _scores, _settings, contradict
 from edgewise.nouns.architecture import Architecture
 from edgewise.nouns.verdict import Outcome, Remedy, Verdict
+from edgewise.present.cards import verdict_card
 from edgewise.present.text import SHOWN, lines
 from edgewise.present.wording import explain
 
@@ -88,7 +89,7 @@ def check(network: Architecture, readout: str, overlap: float) -> tuple[Outcome,
         before, _, there = remedy.sentence.partition(" instead of ")
         assert before.rpartition(" ")[2] != there
     if verdict.outcome in (Outcome.RISKY, Outcome.FAILS):
-        shown = "\n".join(line.text for line in lines(verdict, width=1000))
+        shown = "\n".join(line.text for line in lines(verdict_card(verdict), width=1000))
         assert all(remedy.sentence in shown for remedy in verdict.remedies[:SHOWN])
     ranks = [RANK[remedy.outcome] for remedy in verdict.remedies]
     assert ranks == sorted(ranks)

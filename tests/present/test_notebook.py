@@ -52,9 +52,7 @@ def test_plan_and_proof(tmp_path: Path) -> None:
     assert str(proof) in shown(proof) and "0.500, 0.510" in shown(proof)
 
     whole = Elements(plan.report(tmp_path / "plan.html").read_text())
-    assert (
-        "to draw anew" in whole.plain and plan.diagnosis in whole.plain and "goal='critical'" in whole.plain
-    )
+    assert "to redraw" in whole.plain and plan.diagnosis in whole.plain and "goal='critical'" in whole.plain
     assert all(f"{change.new_std:.4g}" in whole.plain for change in plan.changes[:2])
     page = Elements(proof.report(tmp_path / "proof.html").read_text())
     assert str(proof) in page.plain and "The plan helps" in page.plain and "steps=2, seeds=2" in page.plain

@@ -15,10 +15,11 @@ from edgewise.cli.main import run
 from edgewise.errors import BadInput
 from edgewise.nouns.perceptron import Perceptron
 from edgewise.present import wording
+from edgewise.present.cards import depth_rows
 from edgewise.present.html import table
 from edgewise.present.html_report import Subject, after_fix, page
 from edgewise.present.markup import LARGEST
-from edgewise.present.svg import OVERLAP, Axis, rows
+from edgewise.present.svg import Scale
 from tests.support.html_elements import Elements
 
 POST = edgewise.transformer(depth=24, tokens=64, norm="post", activation="tanh", mlp_bias=0.1).replace(
@@ -77,7 +78,7 @@ def test_the_curves_are_the_numbers(subject: Subject) -> None:
 
 
 def test_values_beyond_the_axis_stay_inside_the_picture() -> None:
-    axis = Axis(-2.0, 2.0)
+    axis = Scale(-2.0, 2.0)
     assert [axis.place(v) for v in (0.0, 1e-9, 1.0, 1e9, float("inf"))] == [122, 122, 75, 28, 28]
 
 
@@ -214,13 +215,15 @@ def test_measurement_and_theory_side_by_side(tmp_path: Path) -> None:
 
 def test_rows_follow_the_trace(subject: Subject) -> None:
     assert subject.trace is not None
-    assert rows(subject.verdict, subject.trace).norm == pytest.approx(subject.trace.blocks("norm") ** 0.5)
-    assert rows(subject.verdict).norm == ()
+    assert depth_rows(subject.verdict, subject.trace).norm == pytest.approx(
+        subject.trace.blocks("norm") ** 0.5
+    )
+    assert depth_rows(subject.verdict).norm == ()
 
 
 def test_ticks_are_both_ends_and_the_middle() -> None:
-    assert OVERLAP.ticks() == [(0.0, "0"), (0.5, "0.5"), (1.0, "1")]
-    assert [value for value, _ in Axis(-1.0, 3.0).ticks()] == pytest.approx([0.1, 10.0, 1000.0])
+    assert Scale(0.0, 1.0, logarithmic=False).ticks() == [(0.0, "0"), (0.5, "0.5"), (1.0, "1")]
+    assert [value for value, _ in Scale(-1.0, 3.0).ticks()] == pytest.approx([0.1, 10.0, 1000.0])
 
 
 def test_a_table_is_named_by_its_label_or_its_first_column() -> None:

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from itertools import pairwise
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from edgewise.cli.main import run
 from edgewise.errors import BadInput
 from edgewise.monitor.alarm import ADVICE, MEANING
+from edgewise.nouns.figure import Curve, Panel
 from edgewise.present.markup import LARGEST
 from edgewise.present.run_report import page, read
-from edgewise.present.svg import Line, step_picture
+from edgewise.present.svg import picture
 from tests.support.html_elements import Elements
 from tests.support.run_folders import ALARM, DAMAGED, HOSTILE, spoil, write
 
@@ -121,10 +124,16 @@ def test_a_run_takes_no_changes(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert "is a watched run" in capsys.readouterr().err
 
 
+def loss(steps: list[float], values: list[float | None]) -> str:
+    """The picture of one curve over steps."""
+    y = np.array([math.nan if value is None else value for value in values])
+    return picture(Panel("Loss", "step", "", (Curve("", np.array(steps), y),))) or ""
+
+
 def test_gaps_and_numbers_that_are_not_finite_are_no_line() -> None:
-    drawn = step_picture("Loss", [Line([0, 1, 2, 3], [1.0, None, float("inf"), 2.0])])
-    assert drawn is not None and drawn.count("M") == 2 and "L" not in re.findall(r' d="([^"]*)"', drawn)[0]
-    assert step_picture("Loss", [Line([0, 1], [None, float("nan")])]) is None
+    drawn = loss([0, 1, 2, 3], [1.0, None, float("inf"), 2.0])
+    assert drawn.count("M") == 2 and "L" not in re.findall(r' d="([^"]*)"', drawn)[0]
+    assert loss([0, 1], [None, float("nan")]) == ""
     for values in ([0.0, 0.0], [5.0, 5.0], [-3.0, -1.0], [1e-30, 1e30], [-1e30, 1e38], [1e-40, 2e-40]):
-        heights = re.findall(r"[ML][\d.]+ ([\d.]+)", step_picture("x", [Line([0, 1], values)]) or "")
+        heights = re.findall(r"[ML][\d.]+ ([\d.]+)", loss([0, 1], [*values]))
         assert len(heights) == 2 and all(28 <= float(y) <= 122 for y in heights), values

@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from edgewise.present.rate_card import lines
+from edgewise.present.rate_card import rate_card
+from edgewise.present.text import lines
 from edgewise.rehearsal import Moment, Rate, Rehearsal, outlook
 
 
@@ -32,7 +33,7 @@ RATE = Rate(
 
 @pytest.mark.parametrize("width", [40, 88, 200])
 def test_all_of_it_in_any_width(width: int) -> None:
-    shown = [line.text for line in lines(RATE, outlook(RATE), width)]
+    shown = [line.text for line in lines(rate_card(RATE, outlook(RATE)), width)]
     assert max(map(len, shown)) <= width
     assert shown[0].startswith("USE 4.2e-3  (2.1e-3 to 8.4e-3)")
     rows = [line.split()[:2] for line in shown]
@@ -47,5 +48,5 @@ def test_where_no_rate_learns_none_is_named() -> None:
     none = replace(
         RATE, best=None, low=None, high=None, edge=None, rehearsals=(run(1e-3, 4.5), run(1e-2, 9.0))
     )
-    shown = [line.text for line in lines(none, outlook(none), 60)]
+    shown = [line.text for line in lines(rate_card(none, outlook(none)), 60)]
     assert shown[0].startswith("NO RATE LEARNS") and "Dead at every rate tried" in " ".join(shown)

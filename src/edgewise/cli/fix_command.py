@@ -185,8 +185,8 @@ def factory_of(target: Subject) -> Callable[[], nn.Module]:
 
 def nothing_to_fix(name: str, plan: Plan, now: Verdict | None) -> str:
     """Why there is no plan, and where else to look."""
+    from edgewise.present.audit_card import capitalised
     from edgewise.present.plan_card import totals_in_words
-    from edgewise.present.wording import capitalised
 
     outcome = "" if now is None else f" It is judged as: {now.outcome.value}."
     if plan.kept and not plan.reached:

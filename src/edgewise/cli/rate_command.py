@@ -97,11 +97,12 @@ def rate(
 
 
 def _show(answer: Rate, prospect: Outlook) -> None:
-    from edgewise.present.rate_card import lines
+    from edgewise.present.rate_card import rate_card
     from edgewise.present.terminal import console, show
+    from edgewise.present.text import lines
 
     out = console()
-    show(out, lines(answer, prospect, out.width))
+    show(out, lines(rate_card(answer, prospect), out.width))
 
 
 def _rehearse(

@@ -173,8 +173,8 @@ def _of_trace(path: Path) -> Subject:
 
 def _of_measurement(source: str, batch: str | None, tokens: int | None, seeds: int) -> Subject:
     from edgewise.cli.measure_command import READOUTS, audited, beside_theory
+    from edgewise.present.audit_card import leading, listing
     from edgewise.present.html_report import Subject, after_fix
-    from edgewise.present.wording import leading, listing
     from edgewise.probe.measure import measure
     from edgewise.probe.subjects import subject
 

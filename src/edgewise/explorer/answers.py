@@ -36,11 +36,11 @@ from edgewise.nouns.architecture import Architecture
 from edgewise.nouns.knobs import KNOBS
 from edgewise.nouns.verdict import Outcome, Remedy, Verdict, finite, per_cent
 from edgewise.present import wording
+from edgewise.present.cards import DepthRows, depth_rows, verdict_card
 from edgewise.present.html import KINDS
 from edgewise.present.html_report import Subject, after_fix, page
 from edgewise.present.markup import prose, sentence_case
 from edgewise.present.python_code import code_lines
-from edgewise.present.svg import Rows, rows
 
 R = TypeVar("R", bound=BaseModel)
 API = 1
@@ -184,7 +184,7 @@ def point(wanted: PointRequest) -> Document:
     trace = verbs.predict(network, readout=wanted.readout)
     verdict = verbs.judge(trace)
     answer = screen_parts(verdict) | {
-        "curves": curves(rows(verdict, trace)),
+        "curves": curves(depth_rows(verdict, trace)),
         "code": code_lines(network, wanted.readout),
     }
     return answer | ({"fixes": fixes(verdict, network)} if wanted.fixes else {})
@@ -192,23 +192,24 @@ def point(wanted: PointRequest) -> Document:
 
 def screen_parts(verdict: Verdict) -> Document:
     """The screen of a verdict, piece by piece."""
+    card = verdict_card(verdict, fixes=False)
     share = None if verdict.probability is None else finite(verdict.probability.value)
-    then = verdict.outcome.value if share is None else f"{verdict.outcome.value}, {per_cent(share)}"
+    then = card.answer if share is None else f"{card.answer}, {per_cent(share)}"
     return {
         "then": prose(then),
-        "title": wording.title(verdict),
-        "method": wording.method(verdict),
-        "kind": KINDS[verdict.outcome],
-        "outcome": sentence_case(verdict.outcome.value).removesuffix("."),
+        "title": card.title,
+        "method": card.source,
+        "kind": KINDS[card.outcome],
+        "outcome": sentence_case(card.answer).removesuffix("."),
         "share": share,
-        "chance": sentence_case(wording.why(verdict)),
-        "unlike": prose(wording.unlike(verdict)),
-        "sentences": prose(" ".join([*wording.sentences(verdict)])),
+        "chance": sentence_case(card.reasons[0]),
+        "unlike": prose(" ".join(card.reasons[1:])),
+        "sentences": prose(" ".join(card.sentences)),
         "extrapolated": list(verdict.extrapolated),
     }
 
 
-def curves(values: Rows) -> dict[str, list[float | None]]:
+def curves(values: DepthRows) -> dict[str, list[float | None]]:
     """Rows for small pictures; what is not finite is null."""
     return {name: [finite(v) for v in getattr(values, name)] for name in ("overlap", "gradient", "norm")}
 
@@ -296,7 +297,7 @@ def simulate(wanted: SimulateRequest) -> Document:
         logs = (orbit.token_gradient if wanted.readout == "token" else orbit.pooled_gradient) + np.log(
             orbit.norm
         )
-        rows = Rows(
+        rows = DepthRows(
             _as_tuple(1 - orbit.separation),
             _as_tuple(np.exp((logs - logs[-1]) / 2)),
             _as_tuple(np.sqrt(orbit.norm)),

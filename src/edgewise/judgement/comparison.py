@@ -40,6 +40,11 @@ class Comparison:
             "differences": [{"knob": knob, "first": a, "second": b} for knob, a, b in self.differences],
         }
 
+    def _repr_html_(self) -> str:
+        from edgewise import present
+
+        return present.as_html(present.card_of(self))
+
     def __str__(self) -> str:
         lines = [
             str(verdict) if verdict.name else f"{name}: {verdict}"

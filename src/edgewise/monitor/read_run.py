@@ -181,6 +181,11 @@ class Run:
         observed = [not np.isnan(column).all() for column in rows.values.T]
         return found + unseen_of_rows(names, observed, len(rows), losses)
 
+    def _repr_html_(self) -> str:
+        from edgewise import present
+
+        return present.as_html(present.card_of(self))
+
     def trace(self, step: int | None = None, rank: int = 0) -> Trace:
         """The Trace of a stored step: stream, gradient and attention as they were on the training batch."""
         rows = self.rows(rank=rank)

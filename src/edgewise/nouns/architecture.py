@@ -120,7 +120,7 @@ class Architecture:
     def _repr_html_(self) -> str:
         from edgewise import present
 
-        return present.notebook_card(self)
+        return present.as_html(present.card_of(self))
 
 
 def transformer(**knobs: Any) -> Architecture:

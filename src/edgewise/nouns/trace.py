@@ -142,7 +142,7 @@ class Trace:
     def _repr_html_(self) -> str:
         from edgewise import present
 
-        return present.notebook_card(self)
+        return present.as_html(present.card_of(self))
 
     def save(self, path: str | Path) -> None:
         """Write one .npz file (arrays and JSON, no pickle), whole or not at all."""

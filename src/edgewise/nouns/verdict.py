@@ -320,12 +320,12 @@ class Verdict:
     def __str__(self) -> str:
         from edgewise import present
 
-        return present.verdict_text(self)
+        return present.as_text(present.card_of(self))
 
     def _repr_html_(self) -> str:
         from edgewise import present
 
-        return present.notebook_card(self)
+        return present.as_html(present.card_of(self))
 
     def json(self) -> dict[str, Any]:
         """The published form, `schema/prediction-1.json`."""

@@ -10,25 +10,28 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from edgewise.nouns.card import Card
     from edgewise.nouns.figure import Arrows, Curve, Dots, Map, Marker, Panel, Sheet, finite_limit
-    from edgewise.present.cards import notebook_card as notebook_card
+    from edgewise.present.cards import card_of
     from edgewise.present.depth_curves import beside, block_numbers, depth_profile, overlap
     from edgewise.present.documents import comparison, measurement, prediction
-    from edgewise.present.draw import check_path
+    from edgewise.present.draw import as_figure, check_path
     from edgewise.present.draw import draw_sheet as draw_sheet
     from edgewise.present.draw import figure_png as figure_png
     from edgewise.present.draw import save_figure as save_figure
+    from edgewise.present.html import as_html
     from edgewise.present.html_report import write_plan as write_plan
     from edgewise.present.html_report import write_proof as write_proof
     from edgewise.present.html_report import write_verdict as write_verdict
     from edgewise.present.planes import perceptron_plane, phase_diagram, vector_field
     from edgewise.present.rate_card import learning_rates
     from edgewise.present.relief import Relief, landscape, landscape_line
-    from edgewise.present.text import verdict_text as verdict_text
+    from edgewise.present.text import as_text
 
 # The last of these are for the methods of results; users call the methods.
 _HOMES = {
     "Arrows": "nouns.figure",
+    "Card": "nouns.card",
     "Curve": "nouns.figure",
     "Dots": "nouns.figure",
     "Map": "nouns.figure",
@@ -36,8 +39,12 @@ _HOMES = {
     "Panel": "nouns.figure",
     "Relief": "present.relief",
     "Sheet": "nouns.figure",
+    "as_figure": "present.draw",
+    "as_html": "present.html",
+    "as_text": "present.text",
     "beside": "present.depth_curves",
     "block_numbers": "present.depth_curves",
+    "card_of": "present.cards",
     "check_path": "present.draw",
     "comparison": "present.documents",
     "depth_profile": "present.depth_curves",
@@ -48,20 +55,19 @@ _HOMES = {
     "landscape_line": "present.relief",
     "learning_rates": "present.rate_card",
     "measurement": "present.documents",
-    "notebook_card": "present.cards",
     "overlap": "present.depth_curves",
     "perceptron_plane": "present.planes",
     "phase_diagram": "present.planes",
     "prediction": "present.documents",
     "save_figure": "present.draw",
     "vector_field": "present.planes",
-    "verdict_text": "present.text",
     "write_plan": "present.html_report",
     "write_proof": "present.html_report",
     "write_verdict": "present.html_report",
 }
 __all__ = [
     "Arrows",
+    "Card",
     "Curve",
     "Dots",
     "Map",
@@ -69,8 +75,12 @@ __all__ = [
     "Panel",
     "Relief",
     "Sheet",
+    "as_figure",
+    "as_html",
+    "as_text",
     "beside",
     "block_numbers",
+    "card_of",
     "check_path",
     "comparison",
     "depth_profile",

@@ -1,136 +1,248 @@
-"""What a notebook shows: a card for every noun, by the templates of the report.
-
-The records do not know who draws them: the doors (`edgewise`, `edgewise.study`) call `give_html` with every name.
-"""
+"""The card of every result: what is said about it, made once for all renderers."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from edgewise.errors import BadInput
+from edgewise.nouns.architecture import Architecture
+from edgewise.nouns.card import Card, CardTable
+from edgewise.nouns.figure import Curve, Panel
+from edgewise.nouns.knobs import KNOBS
+from edgewise.nouns.perceptron import PERCEPTRON_KNOBS, Perceptron
+from edgewise.nouns.trace import Trace
+from edgewise.nouns.verdict import Outcome, Verdict
+from edgewise.present import wording
+from edgewise.present.python_code import unusual_knobs
+from edgewise.present.text import columns
+
 if TYPE_CHECKING:
-    from edgewise.nouns.architecture import Architecture
-    from edgewise.nouns.trace import Trace
-    from edgewise.nouns.verdict import Verdict
-    from edgewise.present.markup import Html
-    from edgewise.repair.plan import Plan
-    from edgewise.study.proof import Proof
+    from edgewise.judgement.comparison import Comparison
 
-SHOWN = 20  # rows of a plan
+MORE = "About the start of training only. Numbers: verdict.findings, verdict.json()."
+LONGEST = 80  # letters of a value in a table
+MOST_DECADES = 300
 
 
-def notebook_card(record: Any) -> str:
-    """The card of a noun, its style inside it."""
-    from edgewise.present.markup import element, style
+def card_of(record: Any) -> Card:
+    """Return the card of a result: a verdict, trace, description, comparison, plan, proof, rate, run or audit.
 
-    parts: dict[str, Callable[[Any], Iterator[Html | None]]] = {
-        "Architecture": _architecture,
-        "Trace": _trace,
-        "Verdict": _verdict,
-        "Plan": plan_parts,
-        "Proof": proof_parts,
+    >>> import edgewise
+    >>> card_of(edgewise.judge(edgewise.predict({"depth": 6, "tokens": 16}))).answer
+    'trains'
+    """
+    if isinstance(record, Verdict):
+        return verdict_card(record)
+    if isinstance(record, Trace):
+        return trace_card(record)
+    if isinstance(record, Architecture | Perceptron):
+        return description_card(record)
+    kind = type(record).__name__
+    if kind == "Comparison":
+        return comparison_card(record)
+    if kind in ("Plan", "Proof"):
+        from edgewise.present import plan_card
+
+        return plan_card.plan_card(record) if kind == "Plan" else plan_card.proof_card(record)
+    if kind == "Rate":
+        from edgewise.present.rate_card import rate_card
+
+        return rate_card(record)
+    if kind == "Run":
+        from edgewise.present.run_report import run_card
+
+        return run_card(record)
+    if isinstance(record, Sequence) and all(type(each).__name__ == "AuditFinding" for each in record):
+        from edgewise.present.audit_card import audit_card
+
+        return audit_card(record)
+    raise BadInput(
+        f"a card shows a Verdict, Trace, Architecture, Comparison, Plan, Proof, Rate, Run or a list of audit "
+        f"findings, got a {kind}."
+    )
+
+
+@dataclass(frozen=True)
+class DepthRows:
+    """Per block (L + 1), the input first; a row that was not observed is empty."""
+
+    overlap: tuple[float, ...]
+    gradient: tuple[float, ...] = ()  # of the last block's
+    norm: tuple[float, ...] = ()  # root mean square of the stream
+
+
+def depth_rows(verdict: Verdict, trace: Trace | None = None) -> DepthRows:
+    """Return what a verdict holds, and the norm if its trace is given."""
+    norm = () if trace is None else tuple(np.sqrt(trace.blocks("norm")).tolist())
+    return DepthRows(verdict.profile.overlap, verdict.profile.gradient, norm)
+
+
+def verdict_card(
+    verdict: Verdict,
+    trace: Trace | None = None,
+    *,
+    theory: DepthRows | None = None,
+    after: DepthRows | None = None,
+    seconds: float | None = None,
+    lead: Sequence[str] = (),
+    more: str = MORE,
+    fixes: bool = True,
+) -> Card:
+    """Return the card of a verdict.
+
+    trace    adds the norm to the table and the figures
+    theory   beside a measurement
+    after    what the first fix leads to
+    seconds  how long it took
+    lead     before all other sentences, such as errors in the weights
+    more     the last note
+    fixes    False to leave the remedies out, which take a search
+    """
+    remedies = fixes_table(verdict) if fixes else None
+    first = depth_rows(verdict, trace)
+    depth = verdict.depth > 1
+    return Card(
+        wording.title(verdict),
+        verdict.outcome.value,
+        verdict.outcome,
+        reasons=tuple(filter(None, (wording.why(verdict), wording.unlike(verdict)))),
+        source=wording.method(verdict, seconds),
+        warnings=tuple(lead or wording.errors(verdict)),
+        sentences=tuple(filter(None, (verdict.departure, *wording.sentences(verdict)))),
+        advice=wording.no_remedy(verdict) if fixes and remedies is None else "",
+        tables=tuple(filter(None, (remedies, depth_table(verdict, first, theory) if depth else None))),
+        figures=depth_panels(verdict, first, theory, after) if depth else (),
+        notes=tuple(filter(None, (*wording.vouched(verdict), more))),
+    )
+
+
+def fixes_table(verdict: Verdict) -> CardTable | None:
+    """Return the changes with the outcome each leads to; None if none is needed or proven."""
+    healthy = verdict.outcome in (Outcome.TRAINS, Outcome.UNDECIDED)
+    remedies = () if healthy else verdict.remedies
+    if not remedies:
+        return None
+    rows = tuple((remedy.sentence, wording.then(remedy), remedy.note) for remedy in remedies)
+    return CardTable(
+        ("Change", "Then", "What it changes"), rows, "fixes", tuple(remedy.outcome for remedy in remedies)
+    )
+
+
+def depth_table(verdict: Verdict, first: DepthRows, theory: DepthRows | None = None) -> CardTable:
+    """Return overlap, gradient and norm at the input, the quarters and the end; measured above theory."""
+    blocks = columns(verdict.depth, 5)
+    sources = [("", first)] if theory is None else [(", measured", first), (", theory", theory)]
+    separations = {"": verdict.profile.separation, ", measured": verdict.profile.separation}
+    rows = []
+    for name in ("overlap", "gradient", "norm"):
+        for source, values in sources:
+            row = getattr(values, name)
+            if row and name == "overlap":
+                apart = separations.get(source) or tuple(1 - value for value in row)
+                rows.append((name + source, *(wording.overlap(row[b], apart[b]) for b in blocks)))
+            elif row:
+                rows.append((name + source, *(wording.size(row[b]) for b in blocks)))
+    return CardTable((wording.nouns(verdict).block, *map(str, blocks)), tuple(rows), "numbers")
+
+
+def depth_panels(
+    verdict: Verdict, first: DepthRows, theory: DepthRows | None = None, after: DepthRows | None = None
+) -> tuple[Panel, ...]:
+    """Return overlap, gradient and norm through depth; `first` as points if there is a theory beside it."""
+    names = wording.nouns(verdict)
+    titles = {
+        "overlap": f"Overlap of two {names.things}",
+        "gradient": f"Gradient, last {names.block} = 1",
+        "norm": "Norm of the stream, rms",
     }
-    return element(
-        "div", element("style", style()), *parts[type(record).__name__](record), class_="edgewise card"
-    )
+    panels = []
+    for name, title in titles.items():
+        rows = {
+            "line": getattr(first if theory is None else theory, name),
+            "points": () if theory is None else getattr(first, name),
+            "second": () if after is None else getattr(after, name),
+        }
+        if getattr(first, name):
+            labels = {"second": "after the fix" if name == "overlap" else ""}
+            curves = tuple(
+                Curve(labels.get(role, ""), np.arange(len(row), dtype=float), np.array(row, float), role=role)
+                for role, row in rows.items()
+                if row
+            )
+            log_y = name != "overlap"
+            bounds = _decades(name, curves) if log_y else (0.0, 1.0)
+            panels.append(Panel(title, names.blocks, "", curves, legend=False, log_y=log_y, y_range=bounds))
+    return tuple(panels)
 
 
-def _architecture(network: Architecture) -> Iterator[Html | None]:
-    from edgewise.present.html import description
-    from edgewise.present.markup import element, prose
-
-    yield element(
-        "p", element("b", network.name or "transformer"), f" · {network.depth} blocks", class_="meta"
-    )
-    yield description(network)
-    for kind, notes in (("Assumed", network.assumed), ("Not modelled", network.unmodelled)):
-        if notes:
-            yield element("p", prose(f"{kind}: {'; '.join(notes)}."), class_="meta")
+def _decades(name: str, curves: Sequence[Curve]) -> tuple[float, float]:
+    """One or two decades to each side, or as many as the curves need: two networks can be compared by eye."""
+    values = [abs(math.log10(y)) for curve in curves for y in curve.y if math.isfinite(y) and y > 0]
+    least = 2 if name == "gradient" else 1
+    reach = min(max([least, *(math.ceil(value - 1e-9) for value in values)]), MOST_DECADES)
+    return 10.0**-reach, 10.0**reach
 
 
-def _trace(trace: Trace) -> Iterator[Html | None]:
-    """The curves and their table; what they mean is the verdict's to say."""
-    from edgewise.present.html import through_depth
-    from edgewise.present.markup import element
-    from edgewise.present.svg import rows, three_curves
+def trace_card(trace: Trace) -> Card:
+    """Return the curves of a trace and their table; what they mean is the verdict's to say."""
     from edgewise.verbs import judge
 
     verdict = judge(trace)
+    first = depth_rows(verdict, trace)
     name = getattr(trace.architecture, "name", "") or "trace"
-    yield element("p", element("b", name), f" · {trace.depth} blocks · {trace.source}", class_="meta")
-    first = rows(verdict, trace)
-    if trace.depth > 1:
-        yield element("figure", three_curves(verdict, first))
-    yield through_depth(verdict, first)
-
-
-def _verdict(verdict: Verdict) -> Iterator[Html | None]:
-    from edgewise.present import html as pieces
-    from edgewise.present import wording
-    from edgewise.present.markup import element
-    from edgewise.present.svg import rows, three_curves
-
-    yield element("p", f"{wording.title(verdict)} · {wording.method(verdict)}", class_="meta")
-    yield pieces.answer(verdict, "h3")
-    yield pieces.happening(verdict)
-    yield pieces.fixes(verdict)
-    if verdict.depth > 1:
-        yield element("figure", three_curves(verdict, rows(verdict)))
-
-
-def plan_parts(plan: Plan, shown: int = SHOWN) -> Iterator[Html | None]:
-    """The matrices that are drawn anew, the totals before and after, and what else there is to say."""
-    from edgewise.present.html import table
-    from edgewise.present.markup import element, prose
-    from edgewise.repair.plan import by_pattern, spell
-
-    yield element(
-        "p",
-        f"Plan for goal {plan.goal!r}: {plan.depth} layers of width {plan.width}, by {plan.source}.",
-        class_="meta",
+    return Card(
+        f"{name} · {trace.depth} blocks",
+        "",
+        source=trace.source,
+        tables=(depth_table(verdict, first),),
+        figures=depth_panels(verdict, first) if trace.depth > 1 else (),
     )
-    rows = [
-        (
-            spell([name for change in group for name in change.projection.parameters]),
-            _span([change.old_std for change in group]),
-            _span([change.new_std for change in group]),
-            f"{group[0].draw}; {group[0].reason}",
-        )
-        for group in by_pattern(plan.changes).values()
-    ]
-    if rows:
-        yield table(("Parameter", "Old std", "New std", "Reason"), rows[:shown], "plan")
-    if len(rows) > shown:
-        yield element("p", f"and {len(rows) - shown} more; print(plan) lists them all", class_="meta")
-    for label, totals in (
-        ("Total log-changes over the depth now", plan.before),
-        ("Expected after", plan.expected),
-    ):
-        if totals is not None:
-            yield element("p", f"{label}: {totals}")
-    for sentence in (plan.diagnosis, *plan.findings, plan.kept_in_words, *plan.notes):
-        yield element("p", prose(sentence)) if sentence else None
 
 
-def proof_parts(proof: Proof) -> Iterator[Html | None]:
-    """The paragraph, and both arms seed by seed."""
-    from edgewise.present.html import table
-    from edgewise.present.markup import element, prose
+def description_card(network: Architecture | Perceptron) -> Card:
+    """Return the knobs that are not at their defaults, with what they mean, and what was assumed."""
+    meanings = PERCEPTRON_KNOBS if isinstance(network, Perceptron) else KNOBS
+    rows = tuple(
+        (name, _value(value), meanings[name].meaning) for name, value in unusual_knobs(network).items()
+    )
+    kind = "perceptron" if isinstance(network, Perceptron) else "transformer"
+    notes = (("Assumed", "assumed"), ("Not modelled", "unmodelled"))
+    stated = ((label, getattr(network, name, ())) for label, name in notes)
+    return Card(
+        f"{network.name or kind} · {network.depth} blocks",
+        "",
+        tables=(CardTable(("Knob", "Value", "Meaning"), rows, "knobs"),),
+        notes=tuple(f"{label}: {'; '.join(said)}." for label, said in stated if said),
+    )
 
-    yield element("p", f"{proof.task} · {proof.steps} steps · {len(proof.plain.finals)} seeds", class_="meta")
-    yield element("p", prose(str(proof)), class_="lead")
-    rows = [
-        (
-            arm.name,
-            f"{arm.trained(proof.chance)} of {len(arm.finals)}",
-            ", ".join(f"{loss:.3f}" for loss in arm.finals),
-        )
-        for arm in (proof.plain, proof.planned)
-    ]
-    yield table(("Start", "Trained", "Final loss of every seed"), rows, "arms")
+
+def _value(value: Any) -> str:
+    """A knob's value in a cell; a list by its first, its last and its length."""
+    if isinstance(value, tuple):
+        return f"{_value(value[0])} … {_value(value[-1])} ({len(value)} values)"
+    if callable(value):
+        return str(getattr(value, "__qualname__", "function"))[:LONGEST]
+    if value is None:
+        return "none"
+    return f"{value:.4g}" if isinstance(value, float) else str(value)[:LONGEST]
 
 
-def _span(deviations: Sequence[float | None]) -> str:
-    """One standard deviation, or the smallest and the largest of several layers."""
-    numbers = sorted({f"{value:.4g}" for value in deviations if value is not None}, key=float)
-    return "–" if not numbers else numbers[0] if len(numbers) == 1 else f"{numbers[0]} to {numbers[-1]}"
+def comparison_card(comparison: Comparison) -> Card:
+    """Return two networks side by side: both outcomes, the sentences of each, and the knobs that differ."""
+    pairs = list(zip(comparison.names, comparison.verdicts, strict=True))
+    worst = max((verdict.outcome for verdict in comparison.verdicts), key=lambda outcome: outcome.exit_code)
+    rows = tuple((knob, str(a), str(b)) for knob, a, b in comparison.differences)
+    sentences = (f"{name}: {sentence}" for name, verdict in pairs for sentence in wording.sentences(verdict))
+    return Card(
+        " against ".join(comparison.names),
+        "; ".join(f"{name}: {verdict.outcome.value}" for name, verdict in pairs),
+        worst,
+        source="compared",
+        sentences=tuple(sentences),
+        tables=(CardTable(("They differ in", *comparison.names), rows or (("nothing", "", ""),), "columns"),),
+    )

@@ -23,7 +23,8 @@ from matplotlib.transforms import Bbox
 
 from edgewise.errors import BadInput
 from edgewise.files import whole_file
-from edgewise.nouns.figure import Arrows, Dots, Map, Panel
+from edgewise.nouns.card import Card
+from edgewise.nouns.figure import Arrows, Dots, Map, Panel, Sheet
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -130,6 +131,16 @@ def draw_sheet(title: str, panels: Sequence[Panel], scale: str = "", columns: in
         figure.draw_without_rendering()
         figure.set_layout_engine("none")  # settled once: saving would settle it again, which is slow
     return figure
+
+
+def as_figure(card: Card) -> Sheet:
+    """Return the card as a figure: its panels below the answer, its sentences at the foot."""
+    if not card.figures:
+        raise BadInput(
+            f"this card has no numbers to draw: {card.title}. Its text is edgewise.present.as_text(card)."
+        )
+    title = f"{card.title}: {card.answer}" if card.answer else card.title
+    return Sheet(title, card.figures, "\n".join((*card.warnings, *card.sentences)), min(len(card.figures), 3))
 
 
 def _foot(figure: Figure, scale: str) -> None:

@@ -1,19 +1,14 @@
-"""The parts of a page about one network: answer, fixes, table through depth, numbers, description."""
+"""A card as HTML: what a notebook shows of a result, and the parts of its report."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from edgewise.nouns.architecture import Architecture
-from edgewise.nouns.knobs import KNOBS
-from edgewise.nouns.perceptron import PERCEPTRON_KNOBS, Perceptron
-from edgewise.nouns.verdict import Outcome, Verdict
-from edgewise.present import text as screen
-from edgewise.present import wording
-from edgewise.present.markup import Html, element, join, prose, sentence_case
-from edgewise.present.python_code import unusual_knobs
-from edgewise.present.svg import Rows
+from edgewise.nouns.card import Card, CardTable
+from edgewise.nouns.verdict import Outcome
+from edgewise.present.markup import Html, element, join, prose, sentence_case, style
+from edgewise.present.svg import picture
 
 KINDS = {
     Outcome.TRAINS: "trains",
@@ -21,9 +16,22 @@ KINDS = {
     Outcome.FAILS: "fails",
     Outcome.UNDECIDED: "undecided",
 }
+SHOWN = 20  # rows of a plan in a notebook
 
 
-LONGEST = 80  # letters of a value in a table
+def as_html(card: Card) -> str:
+    """Return the card as HTML with its style inside it, the way a notebook shows a result."""
+    about = f"{card.title} · {card.source}" if card.source else card.title
+    parts = [
+        element("p", about, class_="meta"),
+        answer(card, "h3"),
+        sentences(card),
+        *(table_html(table, SHOWN) for table in card.tables if table.kind != "numbers" or not card.answer),
+        element("p", prose(card.advice)) if card.advice else None,
+        figure(card),
+        *(element("p", prose(note), class_="meta") for note in card.notes if not card.sentences),
+    ]
+    return element("div", element("style", style()), *parts, class_="edgewise card")
 
 
 def glyph(outcome: Outcome) -> Html:
@@ -40,48 +48,49 @@ def glyph(outcome: Outcome) -> Html:
     return element("svg", shapes[outcome], class_="glyph", viewBox="0 0 20 20", aria_hidden="true")
 
 
-def answer(verdict: Verdict, heading: str = "h1") -> Html:
-    """The outcome, how many of such networks trained, and in which ways this one is unlike them."""
-    outcome = element(
-        heading,
-        glyph(verdict.outcome),
-        sentence_case(verdict.outcome.value).removesuffix("."),
-        class_=f"outcome {KINDS[verdict.outcome]}",
-    )
-    shares = [sentence_case(wording.why(verdict)), prose(wording.unlike(verdict))]
-    return join(outcome, element("p", " ".join(filter(None, shares)), class_="lead chance"))
+def answer(card: Card, heading: str = "h1") -> Html | None:
+    """The answer with its shape, and the reasons beside it as a paragraph."""
+    if not card.answer:
+        return None
+    kind = f"outcome {KINDS[card.outcome]}"
+    words = sentence_case(card.answer).removesuffix(".")
+    reasons = " ".join(map(sentence_case, card.reasons))
+    lead = element("p", reasons, class_="lead chance") if reasons else None
+    return join(element(heading, glyph(card.outcome), words, class_=kind), lead)
 
 
-def happening(verdict: Verdict, lead: Sequence[str] = ()) -> Html:
-    """Errors first, then what happens to tokens and gradients, as one paragraph."""
-    errors = [
-        element("p", prose(sentence), class_="lead error") for sentence in lead or wording.errors(verdict)
-    ]
-    sentences = [verdict.departure, *wording.sentences(verdict)]
-    return join(*errors, element("p", prose(" ".join(filter(None, sentences))), class_="lead"))
+def sentences(card: Card) -> Html:
+    """Warnings first, then all other sentences as one paragraph."""
+    kind = "undecided" if card.outcome is Outcome.UNDECIDED else "error"
+    warnings = [element("p", prose(sentence), class_=f"lead {kind}") for sentence in card.warnings]
+    text = prose(" ".join(card.sentences))
+    return join(*warnings, element("p", text, class_="lead") if text else None)
 
 
-def fixes(verdict: Verdict) -> Html | None:
-    """The changes with the outcome each leads to; general advice where none is proven; nothing where all is well."""
-    healthy = verdict.outcome in (Outcome.TRAINS, Outcome.UNDECIDED)
-    remedies = () if healthy else verdict.remedies
-    if not remedies:
-        advice = wording.no_remedy(verdict)
-        return element("p", prose(advice)) if advice else None
-    rows = [
-        (
-            element("code", remedy.sentence),
-            remedy.note,
-            element(
-                "span",
-                glyph(remedy.outcome),
-                prose(wording.then(remedy)),
-                class_=f"then {KINDS[remedy.outcome]}",
-            ),
-        )
-        for remedy in remedies
-    ]
-    return table(("Change", "What it changes", "Then"), rows, "fixes")
+def table_html(given: CardTable, most: int | None = None) -> Html:
+    """A table of a card; changes as code with a shape for what each leads to."""
+    if given.kind == "fixes":
+        rows = [
+            (element("code", change), note, _then(then, outcome))
+            for (change, then, note), outcome in zip(given.rows, given.outcomes, strict=True)
+        ]
+        return table(("Change", "What it changes", "Then"), rows, "fixes")
+    rest = len(given.rows) - (most or len(given.rows))
+    shown: list[Sequence[Any]] = list(given.rows[:most])
+    if given.kind == "knobs":
+        shown = [(element("code", row[0]), *row[1:]) for row in given.rows]
+    header = given.header if given.kind == "numbers" else tuple(map(_capital, given.header))
+    label = {"numbers": "Through the blocks", "knobs": "Description"}.get(given.kind, "")
+    more = element("p", f"and {rest} more; print(plan) lists them all", class_="meta") if rest > 0 else None
+    return join(table(header, shown, given.kind, label), more)
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
+def _then(text: str, outcome: Outcome) -> Html:
+    return element("span", glyph(outcome), prose(text), class_=f"then {KINDS[outcome]}")
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[Any]], kind: str = "", label: str = "") -> Html:
@@ -95,48 +104,14 @@ def table(header: Sequence[str], rows: Iterable[Sequence[Any]], kind: str = "", 
     return element("div", whole, class_="scroll", role="region", tabindex="0", aria_label=label or header[0])
 
 
-def through_depth(verdict: Verdict, first: Rows, theory: Rows | None = None) -> Html:
-    """Overlap, gradient and norm at the input, the quarters and the end; measured above theory where both are."""
-    blocks = screen.columns(verdict.depth, 5)
-    lines = [("measured", first), ("theory", theory)] if theory is not None else [("", first)]
-    rows = []
-    for name in ("overlap", "gradient", "norm"):
-        for source, values in lines:
-            row = getattr(values, name)
-            if values is not None and row:
-                rows.append((f"{name}, {source}".removesuffix(", "), *(_cell(name, row[b]) for b in blocks)))
-    header = (wording.nouns(verdict).block, *map(str, blocks))
-    return table(header, rows, "numbers", "Through the blocks")
+def figure(card: Card, caption: str = "") -> Html | None:
+    """The panels of a card side by side, with a caption that says what every mark means."""
+    pictures = list(_pictures(card))
+    if not pictures:
+        return None
+    below = element("figcaption", prose(caption)) if caption else None
+    return element("figure", element("div", *pictures, class_="three"), below)
 
 
-def _cell(name: str, value: float) -> str:
-    if name != "overlap":
-        return screen.size(value)
-    digits = 2 if value < 0.99 else 4
-    return ">0.9999" if value > 0.9999 else f"{value + 0.0:.{digits}f}".replace("-0.00", "0.00")
-
-
-def numbers(verdict: Verdict) -> Html:
-    """What `--explain` prints, one paragraph each."""
-    return join(
-        *(element("p", prose(line.text.strip()), class_="number") for line in wording.explain(verdict))
-    )
-
-
-def description(network: Architecture | Perceptron) -> Html:
-    """The knobs that are not at their defaults, with what they mean, and what was assumed."""
-    meanings = PERCEPTRON_KNOBS if isinstance(network, Perceptron) else KNOBS
-    knobs = unusual_knobs(network)
-    rows = [(element("code", name), _value(value), meanings[name].meaning) for name, value in knobs.items()]
-    return table(("Knob", "Value", "Meaning"), rows, "knobs", "Description")
-
-
-def _value(value: Any) -> str:
-    """A knob's value in a cell; a list by its first, its last and its length."""
-    if isinstance(value, tuple):
-        return f"{_value(value[0])} … {_value(value[-1])} ({len(value)} values)"
-    if callable(value):
-        return str(getattr(value, "__qualname__", "function"))[:LONGEST]
-    if value is None:
-        return "none"
-    return f"{value:.4g}" if isinstance(value, float) else str(value)[:LONGEST]
+def _pictures(card: Card) -> Iterator[Html]:
+    yield from (drawn for drawn in map(picture, card.figures) if drawn is not None)

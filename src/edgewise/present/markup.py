@@ -20,6 +20,7 @@ from pathlib import Path
 from edgewise import __version__
 from edgewise.errors import BadInput
 from edgewise.files import whole_file
+from edgewise.present.wording import whole_sentence
 
 VOID = ("br", "link", "meta")
 
@@ -71,8 +72,7 @@ def prose(sentence: str) -> str:
 
 def sentence_case(text: str) -> str:
     """The shell's half sentences as whole ones."""
-    text = prose(text[:1].upper() + text[1:])
-    return text if not text or text[-1] in ".!?:" else f"{text}."
+    return prose(whole_sentence(text))
 
 
 def _text(value: Child) -> str:

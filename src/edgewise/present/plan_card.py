@@ -1,4 +1,4 @@
-"""Plan of `fix` as text: the answer now and then, a table of the plan, code to paste, the proof."""
+"""The cards of a plan and of the proof that it helps, and the screen of `edgewise fix`: now, then, plan, code, proof."""
 
 from __future__ import annotations
 
@@ -7,15 +7,22 @@ import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from edgewise.nouns.card import Line
-from edgewise.nouns.verdict import Verdict
+import numpy as np
+
+from edgewise.nouns.card import Card, CardTable, Line
+from edgewise.nouns.figure import Curve, Panel
+from edgewise.nouns.verdict import Outcome, Verdict
 from edgewise.present import text as screen
 from edgewise.present import wording
+from edgewise.present.audit_card import group
 from edgewise.present.text import INDENT
-from edgewise.repair.plan import Plan, TotalChanges, by_pattern, spread_of
+from edgewise.present.wording import whole_sentence
+from edgewise.repair.plan import Change, Plan, TotalChanges, by_pattern, spell, spread_of
 from edgewise.study.proof import Arm, Proof
 
-POINTS = 5  # of a loss curve
+LOSSES_SHOWN = 5  # steps of a loss curve on the screen
+POINTS = 200  # of a curve
+ANSWERS = {"helps": ("the plan helps", Outcome.TRAINS), "hurts": ("the plan hurts", Outcome.FAILS)}
 
 
 def answers(
@@ -64,7 +71,7 @@ def plan_table(plan: Plan, width: int) -> Iterator[Line]:
         names = [name for change in changes for name in change.projection.parameters]
         part = f" ({changes[0].role})" if changes[0].projection.rows is not None else ""
         old, new = (spread_of([getattr(change, key) for change in changes]) for key in ("old_std", "new_std"))
-        rows.append((wording.group(names) + part, old, new, changes[0].draw))
+        rows.append((group(names) + part, old, new, changes[0].draw))
     stack = _shared([row[0] for row in rows])
     head = (f"Plan for {stack}" if stack else "Plan", "std now", "then", "drawn")
     cut = len(stack) + 1 if stack else 0
@@ -107,7 +114,7 @@ def code(plan: Plan, module: Path | None, command: str) -> Iterator[Line]:
 def proof_lines(proof: Proof, width: int) -> Iterator[Line]:
     """What training showed, and the loss of both arms at a few steps."""
     yield from screen.wrapped(f"Proof: {proof}", width, INDENT)
-    steps = screen.columns(proof.steps, POINTS if width >= screen.NARROW else 3)
+    steps = screen.columns(proof.steps, LOSSES_SHOWN if width >= screen.NARROW else 3)
     arms = {"as it is": proof.plain, "with plan": proof.planned}
     yield Line(f"{INDENT}{'loss at step':<12}" + "".join(f" {step:>7}" for step in steps))
     for label, arm in arms.items():
@@ -128,3 +135,70 @@ def notes(plan: Plan, width: int) -> Iterator[Line]:
         if sentence:
             yield from screen.wrapped(sentence, width, "")
     yield Line("The model itself is not changed. What the plan rests on: docs/fix.md", "dim")
+
+
+def plan_card(plan: Plan) -> Card:
+    """Return the matrices that are redrawn and why, the totals before and after, and what else there is to say."""
+    count = len(plan.parameters)
+    answer = f"{count} parameter{'' if count == 1 else 's'} to redraw" if count else "nothing to redraw"
+    rows = tuple(_row(group) for group in by_pattern(plan.changes).values())
+    totals = (
+        ("Total log-changes over the depth now", plan.before),
+        ("Expected after the change", plan.expected if plan.changes else None),
+    )
+    said = (f"{label}: {total}" for label, total in totals if total is not None)
+    sentences = (*said, plan.diagnosis, *plan.findings, plan.kept_in_words, *plan.notes)
+    short = "" if plan.reached else "Even so the totals would not come within the budget."
+    return Card(
+        f"Plan for goal {plan.goal!r}: {plan.depth} layers of width {plan.width}",
+        answer,
+        Outcome.TRAINS if plan.reached else Outcome.RISKY,
+        reasons=(short,) if short else (),
+        source=f"by {plan.source}",
+        sentences=tuple(map(whole_sentence, filter(None, sentences))),
+        tables=(CardTable(("parameter", "old std", "new std", "reason"), rows, "plan"),) if rows else (),
+    )
+
+
+def _row(group: list[Change]) -> tuple[str, ...]:
+    """The same matrix of all layers: its names, its range of standard deviations, how it is drawn and why."""
+    first = group[0]
+    name = spell([name for change in group for name in change.projection.parameters])
+    part = f" ({first.role})" if first.projection.rows is not None else ""
+    old, new = (spread_of([getattr(change, key) for change in group]) for key in ("old_std", "new_std"))
+    return name + part, old, new, f"{first.draw}; {first.reason}"
+
+
+def proof_card(proof: Proof) -> Card:
+    """Return what training showed, and both arms seed by seed."""
+    answer, outcome = ANSWERS.get(proof.verdict, ("no difference is shown", Outcome.UNDECIDED))
+    arms = (proof.plain, proof.planned)
+    rows = tuple(
+        (
+            arm.name,
+            f"{arm.trained(proof.chance)} of {len(arm.finals)}",
+            ", ".join(f"{loss:.3f}" for loss in arm.finals),
+        )
+        for arm in arms
+    )
+    return Card(
+        f"{proof.task} · {proof.steps} steps · {len(proof.plain.finals)} seeds",
+        answer,
+        outcome,
+        sentences=(str(proof),),
+        tables=(CardTable(("Start", "Trained", "Final loss of every seed"), rows, "arms"),),
+        figures=(_losses(proof),),
+        notes=(
+            "Mean loss over the seeds, smoothed over a tenth of the run. "
+            f"Line: {proof.plain.name}. Dashed: with the plan ({proof.planned.name}). Chance is {proof.chance:.3f}.",
+        ),
+    )
+
+
+def _losses(proof: Proof) -> Panel:
+    """Both arms, with at most `POINTS` points each."""
+    curves = []
+    for curve, role in zip(proof.sheet("").panels[0].curves, ("line", "second"), strict=True):
+        every = max(1, len(curve.x) // POINTS)
+        curves.append(Curve("", np.asarray(curve.x[::every]), np.asarray(curve.y[::every]), role=role))
+    return Panel("Loss", "step", "", tuple(curves), legend=False)

@@ -1,16 +1,16 @@
-"""A rehearsal as a picture: fresh loss against rate with advice and edge, and stream and tokens at each rate."""
+"""The card of a learning rate, and its figure: fresh loss, change of the stream and separation at each rate."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 
 import numpy as np
 
-from edgewise.nouns.card import Line
+from edgewise.nouns.card import Card, CardTable
 from edgewise.nouns.figure import Curve, Panel, Sheet
-from edgewise.present.text import INDENT, NARROWEST, wrapped
-from edgewise.rehearsal.prospect import Outlook, Prospect
+from edgewise.nouns.verdict import Outcome
+from edgewise.present.wording import whole_sentence
+from edgewise.rehearsal.prospect import Outlook, Prospect, outlook
 from edgewise.rehearsal.rate import Rate, Rehearsal, cost, edge, format_rate
 
 
@@ -103,51 +103,37 @@ def _separation(rate: Rate) -> Panel:
     )
 
 
-STYLES = {Prospect.TRAINS: "trains", Prospect.DEAD: "will not train"}  # all others are undecided
+OUTCOMES = {Prospect.TRAINS: Outcome.TRAINS, Prospect.DEAD: Outcome.FAILS}  # all others are undecided
 
 
-def lines(rate: Rate, outlook: Outlook, width: int) -> Iterator[Line]:
-    """Answer, sentences, a table of the rates, and what it cost."""
-    width = max(width, NARROWEST)
-    yield from _answer(rate, outlook, width)
-    yield Line("")
-    notes = [f"{note[:1].upper()}{note[1:]}." for note in rate.notes]
-    for sentence in (outlook.sentence, *edge(rate), *notes, outlook.cure):
-        yield from wrapped(sentence, width, INDENT)
-    yield Line("")
-    yield from table(rate, width)
-    yield Line("")
-    yield from (line._replace(style="dim") for line in wrapped(cost(rate), width, ""))
+def rate_card(rate: Rate, prospect: Outlook | None = None) -> Card:
+    """Return the rate to use, what to expect, where the edge is, what every rate did and what it cost.
 
-
-def _answer(rate: Rate, outlook: Outlook, width: int) -> Iterator[Line]:
+    prospect  from `edgewise.rehearsal.outlook`; by default that of the rate without a verdict on the start
+    """
+    forecast = outlook(rate) if prospect is None else prospect
     warmup = f"with {rate.warmup} steps of warm-up" if rate.warmup else "without warm-up"
-    nothing = "NO RATE NAMED" if outlook.prospect is Prospect.UNDECIDED else "NO RATE LEARNS"
-    word = nothing if outlook.rate is None else f"USE {format_rate(outlook.rate)}"
-    span = (
-        ""
-        if outlook.rate is None or rate.low is None or rate.high is None
-        else (f"({format_rate(rate.low)} to {format_rate(rate.high)})  ")
+    nothing = "no rate named" if forecast.prospect is Prospect.UNDECIDED else "no rate learns"
+    span = ""
+    if forecast.rate is not None and rate.low is not None and rate.high is not None:
+        span = f"({format_rate(rate.low)} to {format_rate(rate.high)})  "
+    rows = [("start", f"{rate.start.loss:#.3g}", "")]
+    rows += [(format_rate(each.rate), *_fate(each)) for each in rate.rehearsals]
+    return Card(
+        "Learning rate",
+        nothing if forecast.rate is None else f"use {format_rate(forecast.rate)}",
+        OUTCOMES.get(forecast.prospect, Outcome.UNDECIDED),
+        reasons=(f"{span}{rate.optimizer}, {warmup}",),
+        sentences=tuple(
+            filter(None, (forecast.sentence, *edge(rate), *map(whole_sentence, rate.notes), forecast.cure))
+        ),
+        tables=(CardTable(("rate", "loss", ""), tuple(rows), "rates"),),
+        figures=learning_rates(rate).panels,
+        notes=(cost(rate),),
     )
-    broken = list(wrapped(f"{word}  {span}{rate.optimizer}, {warmup}", width, "", INDENT))
-    yield broken[0]._replace(style=STYLES.get(outlook.prospect, "undecided"), length=len(word))
-    yield from broken[1:]
 
 
-def table(rate: Rate, width: int) -> Iterator[Line]:
-    """A row for every rate: the loss on batches that it did not train on, and why it is too large where it is."""
-    rows = [("rate", "loss", "")] + [("start", f"{rate.start.loss:#.3g}", "")]
-    rows += [(format_rate(r.rate), _fresh_loss(r), _fate(r)) for r in rate.rehearsals]
-    first, second = (max(len(row[k]) for row in rows) for k in (0, 1))
-    for name, loss, fate in rows:
-        row = f"{INDENT}{name.ljust(first)}  {loss.rjust(second)}  "
-        broken = list(wrapped(fate, width, row, " " * len(row))) if fate else [Line(row.rstrip())]
-        yield from broken
-
-
-def _fresh_loss(rehearsal: Rehearsal) -> str:
-    return f"{rehearsal.loss:#.3g}" if math.isfinite(rehearsal.loss) else "none"
-
-
-def _fate(rehearsal: Rehearsal) -> str:
-    return "" if rehearsal.reason is None else f"{rehearsal.reason}, by step {rehearsal.left_at}"
+def _fate(rehearsal: Rehearsal) -> tuple[str, str]:
+    """The loss on batches that it did not train on, and why the rate is too large, if it is."""
+    loss = f"{rehearsal.loss:#.3g}" if math.isfinite(rehearsal.loss) else "none"
+    return loss, "" if rehearsal.reason is None else f"{rehearsal.reason}, by step {rehearsal.left_at}"

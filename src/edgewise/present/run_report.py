@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import time
 from collections.abc import Iterator, Sequence
@@ -9,16 +10,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from edgewise.monitor.alarm import ADVICE, MEANING, Alarm
 from edgewise.monitor.read_run import Run, ended, unseen_of_events
 from edgewise.monitor.storage import Rows
+from edgewise.nouns.card import Card, CardTable
+from edgewise.nouns.figure import Curve, Panel
 from edgewise.nouns.verdict import Outcome, finite
 from edgewise.present import markup as sheet
 from edgewise.present import run_files
-from edgewise.present.html import KINDS, glyph, table
+from edgewise.present.html import answer, figure, glyph, sentences, table
 from edgewise.present.markup import Html, element, join, prose, section, sentence_case
 from edgewise.present.run_picture import FIRST, picture
-from edgewise.present.svg import Line, seen, step_picture
 
 CURVES = (
     "loss",
@@ -108,21 +112,14 @@ def page(subject: RunSubject) -> str:
 
 
 def _sections(subject: RunSubject) -> Iterator[Html | None]:
-    yield sheet.header(f"{Path(subject.name).name} · {note(subject.about)}", "as watched")
-    yield element("h1", glyph(subject.outcome), subject.headline, class_=f"outcome {KINDS[subject.outcome]}")
-    for sentence in subject.unseen:
-        yield element("p", prose(sentence), class_="lead undecided")
-    yield element("p", prose(_lead(subject)), class_="lead")
-    for sentence in subject.story["blind"]:
-        yield element("p", prose(sentence), class_="lead")
+    card = subject_card(subject)
+    yield sheet.header(card.title, card.source)
+    yield answer(card)
+    yield sentences(card)
     if subject.cards:
-        yield section("Alarms", *(_alarm(card) for card in subject.cards), _further(subject))
-    if drawn := _pictures(subject):
-        yield section(
-            "Through the steps",
-            element("figure", element("div", *drawn, class_="three"), element("figcaption", CAPTION)),
-            _numbers(subject.curves),
-        )
+        yield section("Alarms", *(_alarm(alarm) for alarm in subject.cards), _further(subject))
+    if (drawn := figure(card, CAPTION)) is not None:
+        yield section("Through the steps", drawn, _numbers(subject.curves))
     yield section("The run", table(("What", "Value"), _facts(subject), "knobs"))
     if subject.command:
         yield section("Repeat it", element("pre", subject.command, tabindex="0"))
@@ -173,20 +170,43 @@ def _further(subject: RunSubject) -> Html | None:
     return element("p", text, class_="meta") if left > 0 else None
 
 
-def _pictures(subject: RunSubject) -> list[Html]:
-    marks = [card["step"] for card in subject.cards]
-    drawn = (
-        step_picture(c["label"], [Line([last for _, last in c["steps"]], c["values"])], marks)
-        for c in subject.curves
+def run_card(run: Run) -> Card:
+    """Return what a watched run says: its alarms, how far it is, and what could not be observed."""
+    return subject_card(subject(run, str(run.path)))
+
+
+def subject_card(subject: RunSubject) -> Card:
+    """Return the card of a run that was read with care."""
+    rows = tuple(
+        (f"Step {count(card['step'])}: {_lower(card['title'])}", card["what"], card["means"], card["try"])
+        for card in subject.cards
     )
-    return [each for each in drawn if each is not None]
+    return Card(
+        f"{Path(subject.name).name} · {note(subject.about)}",
+        subject.headline,
+        subject.outcome,
+        source="as watched",
+        warnings=tuple(subject.unseen),
+        sentences=(_lead(subject), *subject.story["blind"]),
+        tables=(CardTable(("Alarm", "What", "Means", "Try"), rows, "alarms"),) if rows else (),
+        figures=tuple(_panels(subject)),
+    )
+
+
+def _panels(subject: RunSubject) -> Iterator[Panel]:
+    """Every curve over the steps; what was not observed is a gap, an alarm an upright mark."""
+    marks = tuple(float(card["step"]) for card in subject.cards)
+    for curve in subject.curves:
+        x = np.array([last for _, last in curve["steps"]], dtype=float)
+        y = np.array([math.nan if value is None else value for value in curve["values"]], dtype=float)
+        yield Panel(curve["label"], "step", "", (Curve("", x, y),), legend=False, places=marks)
 
 
 def _numbers(curves: Sequence[dict[str, Any]]) -> Html:
     """Every curve in figures, with the range that is usual."""
     rows = []
     for curve in curves:
-        values = seen(curve["values"])
+        values = [value for value in curve["values"] if value is not None and math.isfinite(value)]
         if values:
             ends = (values[0], min(values), max(values), values[-1])
             rows.append((_named(curve), *(f"{value:.4g}" for value in ends), _usual(*curve["healthy"])))

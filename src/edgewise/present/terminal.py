@@ -20,9 +20,10 @@ from edgewise.nouns.card import Line
 from edgewise.nouns.trace import Trace
 from edgewise.nouns.verdict import Verdict, per_cent
 from edgewise.present import text as screen
-from edgewise.present import wording
+from edgewise.present.audit_card import leading, listing
+from edgewise.present.cards import verdict_card
 from edgewise.present.depth_curves import RowsWithErrors, block_numbers, rows_with_errors
-from edgewise.present.wording import details, explain, leading, listing
+from edgewise.present.wording import details, explain
 
 PIPE = 88  # columns of what is not a terminal
 STYLES = {
@@ -73,7 +74,8 @@ def show_prediction(
 ) -> None:
     """The screen of the verdict, the critical setting where it was asked for, then the numbers."""
     out = console()
-    show(out, screen.lines(verdict, out.width, seconds, more="" if detail else _more(detail, "predict")))
+    more = "" if detail else _more(detail, "predict")
+    show(out, screen.lines(verdict_card(verdict, seconds=seconds, more=more), out.width))
     _show_sentences(out, critical)
     _show_detail(out, verdict, detail)
     if detail >= Detail.VERBOSE:
@@ -93,7 +95,8 @@ def show_measurement(
     """The screen of the verdict, errors in the weights first; then the numbers beside theory and the whole audit."""
     out = console()
     more = "" if detail else _more(detail, "measure")
-    show(out, screen.lines(verdict, out.width, seconds, lead=leading(audit), more=more))
+    card = verdict_card(verdict, seconds=seconds, lead=leading(audit), more=more)
+    show(out, screen.lines(card, out.width))
     _show_detail(out, verdict, detail)
     if detail >= Detail.EXPLAIN:
         _show_sentences(out, listing(audit))
@@ -117,8 +120,14 @@ def show_comparison(
     ):
         out.print()
         show(out, [Line(f"{name}: {verdict.outcome.value}", verdict.outcome.value)])
-        _show_sentences(out, (verdict.departure, *wording.sentences(verdict)))
-        show(out, screen.fixes(verdict, out.width))
+        card = verdict_card(verdict)
+        _show_sentences(out, card.sentences)
+        fixes = [table for table in card.tables if table.kind == "fixes"]
+        advice = [f"What to do: {card.advice}"] if card.advice else []
+        if fixes or advice:
+            out.print()
+        show(out, (line for table in fixes for line in screen.table_lines(table, out.width)))
+        show(out, screen.paragraphs(advice, out.width))
         _show_sentences(out, [critical])
         _show_detail(out, verdict, detail)
     out.print()

@@ -1,131 +1,135 @@
-"""The screen of a verdict: headline, answer, what happens, fixes, one small table; plain lines of a given width."""
+"""A card as plain lines of a given width: headline, answer, sentences, tables, notes."""
 
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 
-from edgewise.nouns.card import Line
-from edgewise.nouns.verdict import Outcome, Profile, Remedy, Verdict
-from edgewise.present import wording
+from edgewise.nouns.card import Card, CardTable, Line
 
 WIDTH, NARROWEST, NARROW = 88, 40, 60  # columns
-SHOWN = 3  # remedies; all of them are in verdict.remedies
+SHOWN = 3  # fixes; all of them are in verdict.remedies
 INDENT = "  "
 GLUE = "\x00"  # stands between a number and its % while lines are broken
-MORE = "About the start of training only. Numbers: verdict.findings, verdict.json()."
 
 
-def verdict_text(verdict: Verdict) -> str:
-    """What `print(verdict)` shows."""
-    return "\n".join(line.text for line in lines(verdict))
+def as_text(card: Card, width: int = WIDTH) -> str:
+    """Return the card as text, the way `print(verdict)` shows it."""
+    return "\n".join(line.text for line in lines(card, width))
 
 
-def lines(
-    verdict: Verdict,
-    width: int = WIDTH,
-    seconds: float | None = None,
-    lead: Sequence[str] = (),
-    more: str = MORE,
-) -> Iterator[Line]:
-    """The whole screen; `lead` comes before all other sentences, such as errors in the weights, `more` after them."""
+def lines(card: Card, width: int = WIDTH) -> Iterator[Line]:
+    """Return the whole card line by line; a card without a source has no headline."""
     width = max(width, NARROWEST)
-    yield from headline(verdict, width, seconds)
-    yield from answer(verdict, width)
+    if card.source:
+        yield from headline(card.title, card.source, width)
+    yield from _answer(card, width)
     yield Line("")
-    for sentence in (*(lead or wording.errors(verdict)), *_first(verdict), *wording.sentences(verdict)):
-        yield from wrapped(sentence, width, INDENT)
-    yield from fixes(verdict, width)
-    if verdict.depth > 1:
+    yield from paragraphs((*card.warnings, *card.sentences), width)
+    if card.advice:
         yield Line("")
-        yield from map(Line, table(verdict, width))
-    ending = [sentence for sentence in (*_vouched(verdict), more) if sentence]
-    if ending:
+        yield from wrapped(f"What to do: {card.advice}", width, INDENT)
+    for table in card.tables:
         yield Line("")
-    for sentence in ending:
-        yield from (line._replace(style="dim") for line in wrapped(sentence, width, ""))
+        yield from table_lines(table, width)
+    if card.notes:
+        yield Line("")
+    for note in card.notes:
+        yield from (line._replace(style="dim") for line in wrapped(note, width, ""))
 
 
-def headline(verdict: Verdict, width: int, seconds: float | None) -> Iterator[Line]:
-    """The network on the left, theory or measured and the seconds on the right, or below where that is too long."""
-    left, right = wording.title(verdict), wording.method(verdict, seconds)
-    if len(left) + 2 + len(right) <= width:
-        yield Line(left + right.rjust(width - len(left)), "bold", len(left))
+def headline(title: str, source: str, width: int) -> Iterator[Line]:
+    """The title on the left, the source on the right, or below if that is too long."""
+    if len(title) + 2 + len(source) <= width:
+        yield Line(title + source.rjust(width - len(title)), "bold", len(title))
     else:
-        yield from (line._replace(style="bold") for line in wrapped(left, width, "", INDENT))
-        yield Line(right)
+        yield from (line._replace(style="bold") for line in wrapped(title, width, "", INDENT))
+        yield Line(source)
 
 
-def answer(verdict: Verdict, width: int) -> Iterator[Line]:
-    """The outcome in capitals, and how many of such networks trained."""
-    outcome = verdict.outcome.value
-    first = f"{outcome.upper()}  "
-    broken = [line.text for line in wrapped(first + wording.why(verdict), width, "", INDENT)]
-    yield Line(broken[0], outcome, len(outcome))
-    yield from map(Line, broken[1:])
-    if difference := wording.unlike(verdict):
-        yield from wrapped(difference, width, "", INDENT)
+def _answer(card: Card, width: int) -> Iterator[Line]:
+    """The answer in capitals, numbers as they are, with the first reason beside it and the others below."""
+    answer = " ".join(
+        word if any(map(str.isdigit, word)) else word.upper() for word in card.answer.split(" ")
+    )
+    first, *others = card.reasons or ("",)
+    broken = list(wrapped(f"{answer}  {first}".rstrip(), width, "", INDENT))
+    yield Line(broken[0].text, card.outcome.value, len(answer))
+    yield from broken[1:]
+    for reason in others:
+        yield from wrapped(reason, width, "", INDENT)
 
 
-def _first(verdict: Verdict) -> Iterable[str]:
-    return (verdict.departure,) if verdict.departure else ()
+def paragraphs(sentences: Iterable[str], width: int) -> Iterator[Line]:
+    """Every sentence on lines of its own, indented."""
+    for sentence in sentences:
+        yield from wrapped(sentence, width, INDENT)
 
 
-def _vouched(verdict: Verdict) -> Iterable[str]:
-    """What the numbers do not vouch for."""
-    if verdict.profile.left_out:
-        yield f"{verdict.profile.left_out}."
-    if verdict.extrapolated:
-        yield f"Extrapolated: {'; '.join(verdict.extrapolated)}."
+def table_lines(table: CardTable, width: int) -> Iterator[Line]:
+    """A table in the layout of its kind."""
+    layouts = {"fixes": fixes, "numbers": _numbers, "rates": _rates, "alarms": _records}
+    yield from layouts.get(table.kind, _columns)(table, width)
 
 
-def fixes(verdict: Verdict, width: int) -> Iterator[Line]:
-    """The first remedies with the outcome each leads to; general advice where none is proven."""
-    remedies = () if verdict.outcome in (Outcome.TRAINS, Outcome.UNDECIDED) else verdict.remedies[:SHOWN]
-    if remedies:
-        yield Line("")
-        yield from rows_of_fixes(remedies, width)
-    elif advice := wording.no_remedy(verdict):
-        yield Line("")
-        yield from wrapped(f"What to do: {advice}", width, INDENT)
-
-
-def rows_of_fixes(remedies: Sequence[Remedy], width: int) -> Iterator[Line]:
-    """Change, outcome and what it means side by side; one below the other where they do not fit."""
-    label = max(len("Fix"), *(len(remedy.sentence) for remedy in remedies))
-    result = max(len("then"), *(len(wording.then(remedy)) for remedy in remedies))
+def fixes(table: CardTable, width: int) -> Iterator[Line]:
+    """The first changes, what each leads to and what it means; one below the other if they do not fit."""
+    rows = table.rows[:SHOWN]
+    label, result = (max(len(head), *(len(row[k]) for row in rows)) for k, head in enumerate(("Fix", "then")))
     if 4 + label + 3 + result > width:
         yield Line(f"{INDENT}Fix", "bold")
-        for remedy in remedies:
-            yield from wrapped(remedy.sentence, width, 2 * INDENT)
-            yield from wrapped(f"then: {wording.then(remedy)}", width, 3 * INDENT)
+        for change, then, _ in rows:
+            yield from wrapped(change, width, 2 * INDENT)
+            yield from wrapped(f"then: {then}", width, 3 * INDENT)
         return
     yield Line(f"{INDENT}{'Fix'.ljust(label + 2)}   then", "bold")
-    for remedy in remedies:
-        row = f"{2 * INDENT}{remedy.sentence.ljust(label)}   {wording.then(remedy).ljust(result)}"
-        whole = f"{row}   {remedy.note}"
+    for change, then, note in rows:
+        row = f"{2 * INDENT}{change.ljust(label)}   {then.ljust(result)}"
+        whole = f"{row}   {note}"
         yield Line((whole if len(whole) <= width else row).rstrip())
 
 
-def table(verdict: Verdict, width: int) -> list[str]:
-    """Overlap and gradient at the input, the quarters and the end; at the ends and the middle of a narrow screen."""
-    profile, names = verdict.profile, wording.nouns(verdict)
-    blocks = columns(profile.depth, 3 if width < NARROW else 5)
-    rows = [[names.block, *map(str, blocks)], ["overlap", *(overlap(profile, block) for block in blocks)]]
-    if profile.gradient:
-        rows.append(["gradient", *(size(profile.gradient[block]) for block in blocks)])
+def _numbers(table: CardTable, width: int) -> Iterator[Line]:
+    """Numbers to the right of their names; on a narrow screen both ends and the middle."""
+    rows = [table.header, *table.rows]
+    if width < NARROW and len(table.header) == 6:
+        rows = [(row[0], *row[1::2]) for row in rows]
     first = max(len(row[0]) for row in rows)
-    widths = [max(7, *(len(row[i]) for row in rows)) for i in range(1, len(blocks) + 1)]
-    return [
-        INDENT
-        + row[0].ljust(first)
-        + "".join(f" {cell.rjust(w)}" for cell, w in zip(row[1:], widths, strict=True))
-        for row in rows
-    ]
+    widths = [max(7, *(len(row[i]) for row in rows)) for i in range(1, len(rows[0]))]
+    for name, *cells in rows:
+        numbers = "".join(f" {cell.rjust(w)}" for cell, w in zip(cells, widths, strict=True))
+        yield Line(INDENT + name.ljust(first) + numbers)
+
+
+def _rates(table: CardTable, width: int) -> Iterator[Line]:
+    """Name, number and a remark that is broken beside them."""
+    rows = [table.header, *table.rows]
+    first, second = (max(len(row[k]) for row in rows) for k in (0, 1))
+    for name, number, remark in rows:
+        row = f"{INDENT}{name.ljust(first)}  {number.rjust(second)}  "
+        yield from wrapped(remark, width, row, " " * len(row)) if remark else [Line(row.rstrip())]
+
+
+def _records(table: CardTable, width: int) -> Iterator[Line]:
+    """A paragraph for every row: its name, then each cell after its header."""
+    for name, *cells in table.rows:
+        yield from (line._replace(style="bold") for line in wrapped(name, width, INDENT))
+        for header, cell in zip(table.header[1:], cells, strict=True):
+            yield from wrapped(f"{header}: {cell}", width, 2 * INDENT)
+
+
+def _columns(table: CardTable, _: int) -> Iterator[Line]:
+    """Columns side by side, the last one as long as it is: for text that is copied or searched."""
+    rows = [table.header, *table.rows]
+    widths = [max(len(row[i]) for row in rows) for i in range(len(table.header) - 1)]
+    for *cells, last in rows:
+        yield Line(
+            "  ".join([*(cell.ljust(w) for cell, w in zip(cells, widths, strict=True)), last]).rstrip()
+        )
 
 
 def columns(depth: int, count: int) -> list[int]:
-    """Evenly spaced blocks from the input to the last.
+    """Return evenly spaced blocks from the input to the last.
 
     >>> columns(48, 5), columns(2, 5)
     ([0, 12, 24, 36, 48], [0, 1, 2])
@@ -133,30 +137,8 @@ def columns(depth: int, count: int) -> list[int]:
     return sorted({round(depth * k / (count - 1)) for k in range(count)})
 
 
-def overlap(profile: Profile, block: int) -> str:
-    """More digits the nearer to 1: 0.40, 0.996, 0.9996."""
-    separation = profile.separation[block]
-    if separation == 0:
-        return "1"
-    if separation < 1e-4:
-        return ">0.9999"
-    digits = 2 if separation >= 0.01 else 3 if separation >= 0.001 else 4
-    return f"{profile.overlap[block] + 0.0:.{digits}f}".replace("-0.00", "0.00")
-
-
-def size(gradient: float) -> str:
-    """Two decimals in the middle, whole numbers above 10, bounds beyond what anyone compares."""
-    if gradient > 999_999:
-        return ">999999"
-    if gradient >= 9.995:
-        return f"{gradient:.0f}"
-    if gradient >= 0.0995:
-        return f"{gradient:.2f}"
-    return f"{gradient:.3f}" if gradient >= 0.0005 else "<0.001"
-
-
 def wrapped(sentence: str, width: int, indent: str, further: str | None = None) -> Iterator[Line]:
-    """A sentence broken into lines, never between a number and its per-cent sign."""
+    """Break a sentence into lines, never between a number and its per-cent sign."""
     glued = sentence.replace(" %", f"{GLUE}%")
     further = indent + INDENT if further is None else further
     broken = textwrap.wrap(

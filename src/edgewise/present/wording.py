@@ -6,10 +6,9 @@ Shares: "about 34 %", "(32 to 36 %)", "almost none" below half a per cent; never
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from edgewise.audit.finding import AuditFinding, Severity
 from edgewise.nouns.card import Line
 from edgewise.nouns.verdict import (
     Exponent,
@@ -22,7 +21,6 @@ from edgewise.nouns.verdict import (
     Verdict,
     per_cent,
 )
-from edgewise.repair.plan import counting_word
 
 EVEN, MILD = (
     2.0,
@@ -237,6 +235,16 @@ def number(value: float) -> str:
     return f"{value:.1f}" if value < 9.95 else f"{value:,.0f}".replace(",", " ")
 
 
+def whole_sentence(text: str) -> str:
+    """Return half a sentence as a whole one, with a capital letter and a period.
+
+    >>> whole_sentence("nearly all of them trained"), whole_sentence("Why?")
+    ('Nearly all of them trained.', 'Why?')
+    """
+    text = text[:1].upper() + text[1:]
+    return text if not text or text[-1] in ".!?:" else f"{text}."
+
+
 def then(remedy: Remedy) -> str:
     """What a change leads to: `trains, 93 %`."""
     if remedy.probability is None:
@@ -371,66 +379,38 @@ def _fixed_point(point: FixedPoint) -> str:
     return f"Fixed point ({kind}): {at}, eigenvalues {first:.4g}, {second:.4g}."
 
 
-LISTED = 4  # numbers of blocks that are not a run
+def vouched(verdict: Verdict) -> Iterator[str]:
+    """What the numbers do not vouch for."""
+    if verdict.profile.left_out:
+        yield f"{verdict.profile.left_out}."
+    if verdict.extrapolated:
+        yield f"Extrapolated: {'; '.join(verdict.extrapolated)}."
 
 
-def leading(audit: Sequence[AuditFinding] | str) -> list[str]:
-    """Errors and warnings, which come before everything else on the screen."""
-    if isinstance(audit, str):
-        return []
-    return [
-        f"{capitalised(finding.kind.value)}: {group(finding.parameters)}. {capitalised(finding.observation)}. "
-        "--repair FILE writes the code that fixes it."
-        for finding in audit
-        if finding.severity is not Severity.NOTE
-    ]
+def overlap(value: float, separation: float) -> str:
+    """An overlap with more digits the nearer it is to 1.
 
-
-def listing(audit: Sequence[AuditFinding] | str) -> Iterator[str]:
-    """The whole audit; where there is none, why."""
-    if isinstance(audit, str):
-        yield f"Initialization audit: {audit}"
-        return
-    if not audit:
-        yield "Initialization audit: nothing to report."
-        return
-    yield "Initialization audit:"
-    for finding in audit:
-        yield (
-            f"  {finding.severity.value}: {finding.kind.value}: {group(finding.parameters)}. Observed: "
-            f"{finding.observation}. Expected: {finding.expected}."
-        )
-
-
-def capitalised(text: str) -> str:
-    return text[:1].upper() + text[1:]
-
-
-def group(names: Sequence[str]) -> str:
-    """Many parameters as the part of the model they share: `layers.1-23`; one as itself.
-
-    >>> group(["layers.1.attn.q", "layers.2.attn.q", "layers.2.mlp.w", "layers.1.mlp.w"])
-    'layers.1-2'
-    >>> group(["layers.1.attn.w", "layers.2.mlp.w"])
-    'layers.1-2.*.w'
-    >>> group(["layers.0.mlp.b", "layers.1.mlp.b"])
-    'layers.0-1.mlp.b'
-    >>> group(["1.layers.0.mlp.b", "1.layers.1.mlp.b"])
-    '1.layers.0-1.mlp.b'
+    >>> overlap(0.4, 0.6), overlap(0.996, 0.004), overlap(1.0, 1e-5), overlap(1.0, 0.0)
+    ('0.40', '0.996', '>0.9999', '1')
     """
-    place = counting_word(names)
-    parts = [name.split(".") for name in names]
-    stacks = {tuple(words[:place]) for words in parts}
-    if len(names) == 1 or place is None or len(stacks) > 1:
-        return names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"
-    inside = {".".join(words[place + 1 :]) for words in parts}
-    ends = {rest.rpartition(".")[2] for rest in inside}
-    tail = [inside.pop()] if len(inside) == 1 else ["*", ends.pop()] if len(ends) == 1 else []
-    return ".".join([*stacks.pop(), span(sorted({int(words[place]) for words in parts})), *tail])
+    if separation == 0:
+        return "1"
+    if separation < 1e-4:
+        return ">0.9999"
+    digits = 2 if separation >= 0.01 else 3 if separation >= 0.001 else 4
+    return f"{value + 0.0:.{digits}f}".replace("-0.00", "0.00")
 
 
-def span(numbers: Sequence[int]) -> str:
-    """`1-23` for a run, `0,2,4` for a few others, `0..38` for many."""
-    if len(numbers) > 1 and numbers[-1] - numbers[0] == len(numbers) - 1:
-        return f"{numbers[0]}-{numbers[-1]}"
-    return ",".join(map(str, numbers)) if len(numbers) <= LISTED else f"{numbers[0]}..{numbers[-1]}"
+def size(gradient: float) -> str:
+    """Two decimals in the middle, whole numbers above 10, bounds beyond what anyone compares.
+
+    >>> size(0.5), size(14.2), size(1e7), size(1e-5)
+    ('0.50', '14', '>999999', '<0.001')
+    """
+    if gradient > 999_999:
+        return ">999999"
+    if gradient >= 9.995:
+        return f"{gradient:.0f}"
+    if gradient >= 0.0995:
+        return f"{gradient:.2f}"
+    return f"{gradient:.3f}" if gradient >= 0.0005 else "<0.001"

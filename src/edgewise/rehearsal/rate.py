@@ -160,6 +160,11 @@ class Rate:
         content |= {name: tuple(content[name]) for name in ("ratios", "notes")}
         return cls(**content)
 
+    def _repr_html_(self) -> str:
+        from edgewise import present
+
+        return present.as_html(present.card_of(self))
+
     def __str__(self) -> str:
         """What to use, how far it can be trusted, where the edge is and why, and what it cost."""
         notes = [f"{note[:1].upper()}{note[1:]}." for note in self.notes]

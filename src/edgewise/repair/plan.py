@@ -163,33 +163,12 @@ class Plan:
     def _repr_html_(self) -> str:
         from edgewise import present
 
-        return present.notebook_card(self)
+        return present.as_html(present.card_of(self))
 
     def __str__(self) -> str:
-        lines = [f"Plan for goal {self.goal!r}: {self.depth} layers of width {self.width}, by {self.source}."]
-        if self.changes:
-            lines += ["", *table(self.changes), ""]
-        if self.before is not None:
-            lines.append(f"Total log-changes over the depth now: {self.before}")
-        if self.expected is not None and self.changes:
-            lines.append(f"Expected after the change:            {self.expected}")
-        lines += [text for text in (self.diagnosis, *self.findings, self.kept_in_words, *self.notes) if text]
-        return "\n".join(lines)
+        from edgewise import present
 
-
-def table(changes: Sequence[Change]) -> list[str]:
-    """One line per role: the same matrix of all layers together, its range of standard deviations, the reason."""
-    rows = [("parameter", "old std", "new std", "reason")]
-    for group in by_pattern(changes).values():
-        name = spell([name for change in group for name in change.projection.parameters])
-        part = f" ({group[0].role})" if group[0].projection.rows is not None else ""
-        old, new = (spread_of([getattr(change, key) for change in group]) for key in ("old_std", "new_std"))
-        rows.append((name + part, old, new, f"{group[0].draw}; {group[0].reason}"))
-    widths = [max(len(row[i]) for row in rows) for i in range(3)]
-    return [
-        "  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[3]])
-        for row in rows
-    ]
+        return present.as_text(present.card_of(self))
 
 
 def by_pattern(changes: Sequence[Change]) -> dict[tuple[str, str, str, str], list[Change]]:

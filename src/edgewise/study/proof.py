@@ -130,7 +130,7 @@ class Proof:
     def _repr_html_(self) -> str:
         from edgewise import present
 
-        return present.notebook_card(self)
+        return present.as_html(present.card_of(self))
 
     def __str__(self) -> str:
         c, count = self.difference, len(self.plain.finals)
