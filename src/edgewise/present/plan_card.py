@@ -1,4 +1,4 @@
-"""The cards of a plan and of the proof that it helps, and the screen of `edgewise fix`: now, then, plan, code, proof."""
+"""The cards of a plan and of the proof that it helps, and the screen of `edgewise fix`."""
 
 from __future__ import annotations
 
