@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
+from typing import Any
 
 from numpy.typing import ArrayLike
 
@@ -85,8 +87,20 @@ def summary(perceptron: Perceptron, q0: float = 1.0) -> PerceptronTheory:
         depth_scale_gradient=xi_g,
         phase=_phase(x1),
         trainable_depth=TRAINABLE_MULTIPLE * min(xi_c, xi_g),
-        boundary_weight_variance=critical_weight_variance(phi, variances[1]),
+        boundary_weight_variance=_boundary(perceptron.activation, variances[1]),
     )
+
+
+def _boundary(name: str | Callable[..., Any], bias_variance: float) -> float:
+    """Kept for activations with a name: sweeps of the weights ask for it at every point."""
+    if isinstance(name, str):
+        return _boundary_by_name(name, bias_variance)
+    return critical_weight_variance(activation(name), bias_variance)
+
+
+@lru_cache(maxsize=256)
+def _boundary_by_name(name: str, bias_variance: float) -> float:
+    return critical_weight_variance(activation(name), bias_variance)
 
 
 def _phase(growth: float) -> str:
