@@ -91,7 +91,7 @@ def presets(as_json: bool) -> int:
 
 
 def preset_rows() -> list[Document]:
-    """What each preset is described as; tokens are what is predicted unless --tokens says otherwise."""
+    """Return what each preset is described as; tokens are what is predicted unless --tokens says otherwise."""
     from edgewise.models.describe import describe
     from edgewise.models.source import preset_names
 

@@ -32,18 +32,18 @@ DEBUG = "EDGEWISE_DEBUG"
 
 
 def of_outcomes(outcomes: Iterable[Outcome], fail_on: str = "risky") -> int:
-    """The worst outcome's code; with `fail_on="fails"`, risky and undecided count as fine."""
+    """Return the worst outcome's code; with `fail_on="fails"`, risky and undecided count as fine."""
     worst = max(outcome.exit_code for outcome in outcomes)
     return FINE if fail_on == "fails" and worst == RISKY else worst
 
 
 def of_claim(held: bool | None, failed: bool) -> int:
-    """Of a recipe's run: 2 if cases failed, else 0 if its claim held, else 1 (not held, or not decided)."""
+    """Return the code of a recipe's run: 2 if cases failed, 0 if its claim held, else 1 (not held, or undecided)."""
     return FAILS if failed else FINE if held else RISKY
 
 
 def of_alarms(failing: list[bool], unseen: bool = False) -> int:
-    """Of a watched run: 2 where an alarm says that training is harmed already, 1 for others, 0 without any.
+    """Return the code of a watched run: 2 if an alarm says that training is harmed, 1 for others, 0 without any.
 
     3 without any where too little was seen to say that there was none.
     """
@@ -51,7 +51,7 @@ def of_alarms(failing: list[bool], unseen: bool = False) -> int:
 
 
 def ending(error: BaseException) -> tuple[int, str]:
-    """The exit code of an exception, and its sentence."""
+    """Return the exit code of an exception, and its sentence."""
     if any(isinstance(e, KeyboardInterrupt) for e in _chain(error)):
         return INTERRUPTED, "interrupted"
     if isinstance(error, BadInput):

@@ -108,7 +108,7 @@ def fix(
 
 
 def exit_code(cure: Cure, proof: Proof | None) -> int:
-    """Of the proof where there is one, else of the outcome after the plan, else of whether it reaches its goal."""
+    """Return the code of the proof, else of the outcome after the plan, else of whether the plan reaches its goal."""
     if proof is not None:
         return {"helps": exit_codes.FINE, "hurts": exit_codes.FAILS}.get(proof.verdict, exit_codes.RISKY)
     if cure.then is not None:
@@ -118,7 +118,7 @@ def exit_code(cure: Cure, proof: Proof | None) -> int:
 
 @dataclass(frozen=True)
 class Cure:
-    """A plan, and the verdicts of the model as it is and with the plan (None where it has no blocks to measure)."""
+    """A plan, and the verdicts of the model as it is and with the plan (None if it has no blocks to measure)."""
 
     name: str
     plan: Plan
@@ -126,7 +126,7 @@ class Cure:
     then: Verdict | None
 
     def json(self, proof: Proof | None) -> Document:
-        """For machines: `schema/fix-1.json`."""
+        """Return `schema/fix-1.json`."""
         from edgewise.present.documents import stamp
 
         verdicts = {"now": self.now, "then": self.then}
@@ -153,7 +153,10 @@ def cure_of(
     frozen: bool,
     say: Callable[[str], None],
 ) -> Cure:
-    """The plan of a model, and the measured verdicts before and after it; refused where there is nothing to fix."""
+    """Return the plan of a model, and the measured verdicts before and after it.
+
+    Refused if there is nothing to fix.
+    """
     from edgewise.models.model_map import ModelMap
     from edgewise.probe.isolation import random_streams
     from edgewise.probe.subjects import seeded
@@ -175,7 +178,7 @@ def cure_of(
 
 
 def factory_of(target: Subject) -> Callable[[], nn.Module]:
-    """A model on every call: drawn anew from torch's stream, or a copy where the weights are given."""
+    """Return a model on every call: drawn again from torch's stream, or a copy where the weights are given."""
     if target.factory is not None:
         return target.factory
     module = target.module
@@ -184,7 +187,7 @@ def factory_of(target: Subject) -> Callable[[], nn.Module]:
 
 
 def nothing_to_fix(name: str, plan: Plan, now: Verdict | None) -> str:
-    """Why there is no plan, and where else to look."""
+    """Return why there is no plan, and where else to look."""
     from edgewise.present.audit_card import capitalised
     from edgewise.present.plan_card import totals_in_words
 

@@ -32,7 +32,7 @@ def doctor(as_json: bool) -> int:
 
 
 def examine() -> Document:
-    """Everything doctor knows, as plain values; optional packages are noticed and not imported."""
+    """Return everything doctor knows, as plain values; optional packages are noticed and not imported."""
     from edgewise import __version__
 
     core = {name: _version(name) for name in CORE}
@@ -79,7 +79,7 @@ def _cuda() -> Document:
 
 
 def moment_table() -> Document:
-    """Whether the shipped table is there, and which one it is (the first digits of its SHA-256)."""
+    """Return whether the shipped table is there, and which one it is (the first digits of its SHA-256)."""
     file = resources.files("edgewise.theory").joinpath(MOMENT_TABLE)
     if not file.is_file():
         return {"present": False, "version": None, "bytes": 0}
@@ -122,7 +122,7 @@ def _names() -> dict[str, str]:
 
 
 def answer_shell(group: click.Group, instruction: str) -> int:
-    """What a shell asks while the user presses the tab key; the answer goes to standard output."""
+    """Return what a shell asks while the user presses the tab key; the answer goes to standard output."""
     return shell_complete(group, {}, "edgewise", VARIABLE, instruction)
 
 

@@ -63,7 +63,7 @@ class LazyGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """As click does; a verb that does not exist is told with the one that was perhaps meant."""
+        """Resolve as click does; suggest a verb for one that does not exist."""
         try:
             return super().resolve_command(ctx, args)
         except click.UsageError as error:
@@ -73,7 +73,7 @@ class LazyGroup(click.Group):
             raise click.UsageError(f"{error.message} Did you mean {near[0]}?", ctx) from error
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
-        """The list of verbs from their own lines: click would import every command to read its help."""
+        """Write the list of verbs from `VERBS`: click would import every command to read its help."""
         with formatter.section("Commands"):
             formatter.write_dl(list(VERBS.items()))
 
@@ -100,7 +100,7 @@ def edgewise() -> None:
 
 
 def main() -> NoReturn:
-    """The console script."""
+    """Run the console script."""
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:  # closed by the shell, as in `>&-`
             nowhere = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115  no other file gets its number

@@ -136,7 +136,7 @@ def measure(
 
 @dataclass(frozen=True)
 class Measurement:
-    """A trace, its verdict, and the theory that starts where it starts (None where the model is not described)."""
+    """A trace, its verdict, and the theory that starts where it starts (None if the model is not described)."""
 
     trace: Trace
     verdict: Verdict
@@ -144,13 +144,13 @@ class Measurement:
     audit: tuple[AuditFinding, ...] | str  # a sentence says why there is none
 
     def draw(self, path: Path) -> None:
-        """Theory as lines, measurement as points."""
+        """Draw theory as lines, measurement as points."""
         from edgewise.present.depth_curves import beside
 
         beside(self.trace, self.verdict, None if self.theory is None else self.theory[0]).save(path)
 
     def print_json(self) -> None:
-        """For machines: one document, of the published schema."""
+        """Print one JSON document of the published schema."""
         from edgewise import present as view
 
         audit = None if isinstance(self.audit, str) else self.audit
@@ -159,14 +159,14 @@ class Measurement:
         )
 
     def print_text(self, seconds: float, detail: int) -> None:
-        """For people."""
+        """Print the screen."""
         from edgewise.present.terminal import Detail, show_measurement
 
         theory = None if self.theory is None else self.theory[0]
         show_measurement(self.trace, self.verdict, theory, self.audit, seconds, Detail(detail))
 
     def write_repair(self, path: Path) -> None:
-        """What mends the weights, as a file; refused where they were not looked at."""
+        """Write the repairs to a file; raise `BadInput` if the weights were not audited."""
         if isinstance(self.audit, str):
             raise BadInput(f"there is no repair to write: {self.audit}")
         click.echo(f"Wrote {path} ({write_repair(path, self.audit)} repairs)", err=True)
@@ -190,7 +190,7 @@ def beside_theory(name: str, trace: Trace, audit: tuple[AuditFinding, ...] | str
 
 
 def _not_covered(trace: Trace) -> str:
-    """Why there is no theory beside the measurement; empty where nobody said."""
+    """Why there is no theory beside the measurement; empty if nobody said."""
     from edgewise.models.behavior.describe import not_covered
 
     _, _, reason = trace.source.partition(NOT_DESCRIBED)
@@ -198,7 +198,8 @@ def _not_covered(trace: Trace) -> str:
 
 
 def audited(target: Subject, stream: bool) -> tuple[Subject, Callable[[], tuple[AuditFinding, ...] | str]]:
-    """The subject, and its audit once it has been measured: of the first model that its factory builds, so that every
+    """Return the subject, and its audit once it has been measured: of the first model that its factory builds, so
+    that every
     seed is built once; or of given weights, which no published recipe need describe any more."""
     if stream:
         return target, lambda: "not possible while streaming."
@@ -230,7 +231,9 @@ def _audit(model: nn.Module, family_recipe: bool) -> tuple[AuditFinding, ...] | 
 
 
 def text_batch(path: Path, source: str, target: Subject, tokens: int | None) -> Any:
-    """The beginning of a text as one sequence: by the checkpoint's own tokenizer, by bytes where there is none."""
+    """Return the beginning of a text as one sequence: by the checkpoint's own tokenizer, by bytes where there is
+    none.
+    """
     import torch
 
     from edgewise.models.inputs import MEASURED
@@ -280,7 +283,7 @@ def _without_memory(target: Subject) -> nn.Module:
 
 
 def _as_arguments(row: Tensor, model: nn.Module) -> Any:
-    """Ids (1, tokens) the way the model takes them; refused where it has no table for them, or too small a one."""
+    """Ids (1, tokens) the way the model takes them; raise if it has no table for them, or too small a one."""
     from torch import nn
 
     name = type(model).__name__

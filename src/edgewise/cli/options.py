@@ -22,13 +22,11 @@ if TYPE_CHECKING:
 
 
 def detail_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """`--explain` and `--verbose`, as the number `detail`: 0, 1 or 2."""
+    """Return `--explain` and `--verbose`, as the number `detail`: 0, 1 or 2."""
 
     @wraps(command)
     def with_number(*args: Any, detail: int | None, **options: Any) -> Any:
-        return command(
-            *args, detail=detail or 0, **options
-        )  # click before 8.3 says None where neither is given
+        return command(*args, detail=detail or 0, **options)  # click before 8.3 says None if neither is given
 
     verbose = click.option("--verbose", "detail", flag_value=2, type=int, help="Print all numbers.")
     return click.option(
@@ -42,7 +40,7 @@ def detail_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def batch_option(default: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """`--batch FILE.PY:NAME`, the same for every verb of a model; `load_batches` reads it."""
+    """Return `--batch FILE.PY:NAME`, the same for every verb of a model; `load_batches` reads it."""
     return click.option(
         "--batch",
         metavar="FILE.PY:NAME",
@@ -129,7 +127,7 @@ def complete_knob(_: click.Context, __: click.Parameter, incomplete: str) -> lis
 
 
 def parse_settings(texts: Iterable[str]) -> Document:
-    """All settings as one dict; a knob set twice is refused rather than decided by order."""
+    """Return all settings as one dict; a knob set twice is rejected rather than decided by order."""
     settings: Document = {}
     for text in texts:
         name, equals, value = text.partition("=")
@@ -143,7 +141,7 @@ def parse_settings(texts: Iterable[str]) -> Document:
 
 
 def parse_value(text: str) -> Any:
-    """A number, true, false, null, a list of these, or a word: JSON first, then YAML.
+    """Return a number, true, false, null, a list of these, or a word: JSON first, then YAML.
 
     YAML alone reads 1e-3 as a word, JSON alone refuses words, .5 and yes.
     """
@@ -164,7 +162,7 @@ def parse_value(text: str) -> Any:
 
 
 def describe_with(source: str, depth: int | None, tokens: int | None, settings: Document) -> Description:
-    """The description of a source: depth and tokens first (recipes scale with them), then the other settings."""
+    """Return the description of a source: depth and tokens first (recipes scale with them), then the other settings."""
     from edgewise.models.describe import describe
 
     others = dict(settings)
@@ -203,7 +201,7 @@ def _change(description: Description, settings: Document) -> Description:
 
 
 def as_text(settings: Document, longest: int = 3) -> str:
-    """The settings as they are shown beside a name, long lists of them cut."""
+    """Return the settings as they are shown beside a name, long lists of them cut."""
     texts = {name: value if isinstance(value, str) else json.dumps(value) for name, value in settings.items()}
     shown = [f"{name}={text}" for name, text in texts.items()]
     more = len(shown) - longest
@@ -211,7 +209,7 @@ def as_text(settings: Document, longest: int = 3) -> str:
 
 
 def figure_path(figure: str | None) -> Path | None:
-    """A figure that cannot be written is refused before anything is computed."""
+    """Return a figure that cannot be written is rejected before anything is computed."""
     if figure is None:
         return None
     from edgewise.present.draw import check_path
@@ -220,7 +218,7 @@ def figure_path(figure: str | None) -> Path | None:
 
 
 def new_file(path: str | None, suffix: str) -> Path | None:
-    """A file to write, refused before anything is computed where its name or folder will not do."""
+    """Return a file to write, refused before anything is computed where its name or folder will not do."""
     if path is None:
         return None
     place = Path(path)

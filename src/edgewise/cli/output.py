@@ -16,7 +16,7 @@ Document = dict[str, Any]  # a JSON object
 
 @contextmanager
 def prints_aside() -> Iterator[None]:
-    """What user code prints, also from a worker or a library in C, goes to standard error."""
+    """Send what user code prints, also from a worker or a library in C, to standard error."""
     sys.stdout.flush()
     with redirect_stdout(sys.stderr), _descriptor_aside():
         yield
@@ -38,7 +38,7 @@ def _descriptor_aside() -> Iterator[None]:
 
 
 def visible(text: str, *, lines: bool = False) -> str:
-    """What was read from a file, with its control characters as Python writes them: a terminal would obey them.
+    """Return what was read from a file, with its control characters as Python writes them: a terminal would obey them.
 
     lines: whether the ends of lines are meant.
     """
@@ -46,7 +46,7 @@ def visible(text: str, *, lines: bool = False) -> str:
 
 
 def plain(value: Any) -> Any:
-    """For strict JSON: what is not a finite number is null."""
+    """Return for strict JSON: what is not a finite number is null."""
     if isinstance(value, dict):
         return {name: plain(item) for name, item in value.items()}
     if isinstance(value, (list, tuple)):
@@ -110,7 +110,7 @@ class ClosedOutput(io.StringIO):
 
 @contextmanager
 def checked_output() -> Iterator[None]:
-    """Whatever is printed inside is printed, or raises OutputLost."""
+    """Raise OutputLost if something printed inside cannot be written."""
     before = sys.stdout
     sys.stdout = CheckedOutput(before)
     try:
@@ -120,7 +120,7 @@ def checked_output() -> Iterator[None]:
 
 
 def forget_output() -> None:
-    """The rest of it goes nowhere, also while the interpreter shuts down."""
+    """Discard the rest of the output, also while the interpreter shuts down."""
     try:
         descriptor = sys.stdout.fileno()
     except (OSError, ValueError):  # it has none, and nothing waits to be written

@@ -111,7 +111,7 @@ def predict(
 
 
 def _network(source: str, depth: int | None, tokens: int | None, changes: Document) -> Description | Source:
-    """The description, or the model itself where nothing of it is changed: theory is held against a pass through it."""
+    """The description, or the model itself if nothing of it is changed: theory is compared with a pass through it."""
     from edgewise.models.source import read_source
 
     content = read_source(source)
@@ -131,13 +131,13 @@ class Answer:
     criticals: tuple[CriticalPoint, ...] = ()
 
     def draw(self, path: Path) -> None:
-        """The curves of every source in one figure."""
+        """Draw the curves of every source in one figure."""
         from edgewise import present as view
 
         view.depth_profile(self.traces, self.verdicts).save(path)
 
     def print_json(self) -> None:
-        """For machines: one document, of the published schema."""
+        """Print one JSON document of the published schema."""
         from edgewise import present as view
 
         points = self.criticals or (None,) * len(self.traces)
@@ -147,7 +147,7 @@ class Answer:
         click.echo(json.dumps(document, allow_nan=False))
 
     def print_text(self, seconds: float, detail: int) -> None:
-        """For people."""
+        """Print the screen."""
         from edgewise.present.terminal import Detail, show_comparison, show_prediction
 
         criticals = [str(point) for point in self.criticals]

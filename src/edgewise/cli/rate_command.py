@@ -122,7 +122,7 @@ def _rehearse(
 
 
 def _verdict(where: ModelMap) -> Any:
-    """What the start says; None where the model is not one that can be measured."""
+    """What the start says; None if the model is not one that can be measured."""
     from edgewise import verbs
     from edgewise.probe.measure import measure
 

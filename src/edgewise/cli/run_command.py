@@ -112,7 +112,7 @@ def _check(recipe: str | None, listing: bool, full: bool, recorded: bool, keep: 
 
 
 def _check_scheduler(scheduler: str | None) -> None:
-    """One that cannot be is refused before the recipe is loaded."""
+    """One that cannot be is rejected before the recipe is loaded."""
     if scheduler is not None:
         from edgewise.study.workers import check_address
 
@@ -185,7 +185,7 @@ def _keep(plan: Work, folder: Path) -> None:
 
 
 def print_json(plan: Work, outcome: Results, claim: Claim | None, folder: Path) -> None:
-    """For machines: the recorded document, and how the run went."""
+    """Print the recorded document, and how the run went, as JSON."""
     from edgewise.study.results_file import document
 
     extra = {
@@ -201,7 +201,7 @@ def print_json(plan: Work, outcome: Results, claim: Claim | None, folder: Path) 
 
 
 def print_text(plan: Work, outcome: Results, claim: Claim | None, folder: Path) -> None:
-    """For people: the claim and the files on standard output."""
+    """Print the claim and the files."""
     from edgewise.study.store import span
 
     counts = f"{len(outcome.cases)} of {len(plan.cases)} cases, {outcome.computed} measured now"
@@ -215,7 +215,7 @@ def print_text(plan: Work, outcome: Results, claim: Claim | None, folder: Path) 
 
 
 def warn(outcome: Results) -> None:
-    """Everything that a reader of the result must know about how it came about."""
+    """Print what a reader of the result must know about how it came about."""
     if outcome.damaged:
         _tell(
             f"{outcome.damaged} damaged lines in the store were left out (half-written at a kill, or garbled)."
@@ -245,7 +245,7 @@ def warn_earlier(plan: Work, outcome: Results) -> None:
 
 
 def shown(path: Path) -> str:
-    """Relative where that is shorter."""
+    """Return relative where that is shorter."""
     return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)
 
 
@@ -304,7 +304,7 @@ def _row(path: Path, into: str) -> Document:
 
 
 def name_of(path: Path) -> str:
-    """How `edgewise run` is told about it from here: a recipe that comes with edgewise by its place below it."""
+    """Return how `edgewise run` is told about it from here: a recipe that comes with edgewise by its place below it."""
     from edgewise.study.recipe import home
 
     shipped = home()

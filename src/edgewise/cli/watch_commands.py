@@ -105,7 +105,7 @@ def _watch_document(folder: Run, rank: int) -> Document:
 
 
 def view(folder: Run, rank: int, width: int) -> RenderableType:
-    """One page: what is known of the run, a table of its blocks as wide as there is room for, and the alarms."""
+    """Return one page: what is known of the run, a table of its blocks as wide as there is room for, and the alarms."""
     from rich.console import Group
     from rich.table import Table
     from rich.text import Text
@@ -163,7 +163,7 @@ def _damage(count: int) -> str:
 
 
 def _state(events: list[Document], rows: Any) -> str:
-    """Whether a run without an end goes on: one that was killed could not say so."""
+    """Whether a run without an end continues: one that was killed could not say so."""
     from edgewise.monitor.read_run import SILENT, ended
 
     if ended(events):

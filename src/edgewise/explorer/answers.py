@@ -65,7 +65,7 @@ LONGEST_SIMULATED = 512  # tokens
 
 
 def as_bytes(value: Any) -> bytes:
-    """JSON without spaces, on one line; a number that is not finite is an error of ours."""
+    """Return JSON without spaces, on one line; a number that is not finite is an error of ours."""
     return json.dumps(value, allow_nan=False, separators=(",", ":")).encode()
 
 
@@ -83,7 +83,7 @@ def ready() -> bytes:
 
 
 def catalogue() -> Document:
-    """What can be chosen, and the limits."""
+    """Return what can be chosen, and the limits."""
     from edgewise.models.source import preset_names
 
     return {
@@ -101,7 +101,7 @@ def catalogue() -> Document:
 
 
 def description(network: Architecture, source_tokens: int | None = None) -> Document:
-    """A network on the page: its name, sizes, and the axes it can be moved along."""
+    """Return a network on the page: its name, sizes, and the axes it can be moved along."""
     axes = []
     for name in axes_of(network):
         value = float(getattr(network, name))
@@ -132,7 +132,7 @@ def _note(network: Architecture, source_tokens: int | None) -> str:
 
 
 def map_answer(wanted: MapRequest) -> Document:
-    """Colors, and lines as pairs of coordinates."""
+    """Return colors, and lines as pairs of coordinates."""
     result = share_map(read(wanted.source), wanted.axes, wanted.points, wanted.readout)
     diagram = result.diagram
     return {
@@ -144,7 +144,7 @@ def map_answer(wanted: MapRequest) -> Document:
 
 
 def coloured(share: Array, levels: Mapping[float, Lines]) -> Document:
-    """Shares in thousandths row by row from below, and the lines of a quarter and three."""
+    """Return shares in thousandths row by row from below, and the lines of a quarter and three."""
     return {
         "share": [round(1000 * float(value)) for value in share.ravel()],
         "levels": {f"{level:g}": [_pairs(line) for line in lines] for level, lines in levels.items()},
@@ -160,7 +160,7 @@ def _pairs(line: Any) -> list[list[float]]:
 
 
 def caption(result: ShareMap) -> str:
-    """What a point, a colour and a line mean, and what is left out."""
+    """Return what a point, a colour and a line mean, and what is left out."""
     lines = result.diagram.boundaries
     parts = [
         "Each point is a network that differs from yours in two knobs. Colour is the share of such networks that "
@@ -179,7 +179,9 @@ def caption(result: ShareMap) -> str:
 
 
 def point(wanted: PointRequest) -> Document:
-    """The exact verdict of one network with its curves, and its fixes if they are requested, which take longer."""
+    """Return the exact verdict of one network with its curves, and its fixes if they are requested, which take
+    longer.
+    """
     network = moved(wanted)
     trace = verbs.predict(network, readout=wanted.readout)
     verdict = verbs.judge(trace)
@@ -191,7 +193,7 @@ def point(wanted: PointRequest) -> Document:
 
 
 def screen_parts(verdict: Verdict) -> Document:
-    """The screen of a verdict, piece by piece."""
+    """Return the screen of a verdict, piece by piece."""
     card = verdict_card(verdict, fixes=False)
     share = None if verdict.probability is None else finite(verdict.probability.value)
     then = card.answer if share is None else f"{card.answer}, {per_cent(share)}"
@@ -210,12 +212,12 @@ def screen_parts(verdict: Verdict) -> Document:
 
 
 def curves(values: DepthRows) -> dict[str, list[float | None]]:
-    """Rows for small pictures; what is not finite is null."""
+    """Return rows for small pictures; what is not finite is null."""
     return {name: [finite(v) for v in getattr(values, name)] for name in ("overlap", "gradient", "norm")}
 
 
 def fixes(verdict: Verdict, network: Architecture) -> Document:
-    """The remedies, the curves of the first, and what to say where there is none."""
+    """Return the remedies, the curves of the first, and what to say if there is none."""
     healthy = verdict.outcome in (Outcome.TRAINS, Outcome.UNDECIDED)
     remedies = () if healthy else verdict.remedies
     return {
@@ -239,7 +241,7 @@ def _remedy(remedy: Remedy, network: Architecture) -> Document:
 
 
 def report(wanted: PointRequest) -> str:
-    """The page of `edgewise report` for one network."""
+    """Return the page of `edgewise report` for one network."""
     trace = verbs.predict(moved(wanted), readout=wanted.readout)
     verdict = verbs.judge(trace)
     return page(Subject(verdict, trace, after=after_fix(verdict, trace)))
@@ -257,7 +259,7 @@ class ShareMap:
 def share_map(
     architecture: Architecture, axes: Mapping[str, tuple[float, float]], points: int, readout: str = "token"
 ) -> ShareMap:
-    """The map of two knobs from low to high, `points` on each axis; fewer where the network is deep."""
+    """Return the map of two knobs from low to high, `points` on each axis; fewer where the network is deep."""
     points = affordable(points, architecture.depth)
     diagram = judged_diagram(architecture, {k: (*span, points) for k, span in axes.items()}, readout)
     assert diagram.share is not None
@@ -266,14 +268,14 @@ def share_map(
 
 
 def affordable(points: int, depth: int) -> int:
-    """As many points on an axis as answer in a few seconds."""
+    """Return how many points on an axis are answered in a few seconds."""
     if not 2 <= points <= LARGEST_GRID:
         raise BadInput(f"points must be from 2 to {LARGEST_GRID}, got {points}.")
     return max(2, min(points, int((MOST_STEPS / depth) ** 0.5)))
 
 
 def levels_of(x: Array, y: Array, share: Array) -> dict[float, Lines]:
-    """The lines on which a quarter and three quarters of the networks train."""
+    """Return the lines on which a quarter and three quarters of the networks train."""
     from contourpy import contour_generator
 
     contours = contour_generator(x=x, y=y, z=share)
@@ -287,7 +289,7 @@ class SimulateRequest(PointRequest):
 
 
 def simulate(wanted: SimulateRequest) -> Document:
-    """The three curves of one random network, and how it differs from the description."""
+    """Return the three curves of one random network, and how it differs from the description."""
     from edgewise.study.random_network import simulated
 
     network = moved(wanted)
@@ -310,7 +312,7 @@ def _as_tuple(row: Any) -> tuple[float, ...]:
 
 
 def narrower(network: Architecture) -> Architecture:
-    """The same description at a width that can be drawn here: gains are per fan-in, so theory is the same."""
+    """Return the same description at a width that can be drawn here: gains are per fan-in, so theory is the same."""
     if network.tokens > LONGEST_SIMULATED:
         raise BadInput(
             f"a network of {network.tokens:,} tokens is not drawn here. Choose at most {LONGEST_SIMULATED}."

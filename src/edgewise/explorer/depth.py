@@ -41,7 +41,7 @@ class DepthRequest(FixesRequest):
 
 
 class LimitRequest(FixesRequest):
-    """trains: a depth at which it does; above: a deeper one at which it does not. None where there is none."""
+    """trains: a depth at which it does; above: a deeper one at which it does not. None if there is none."""
 
     fix: Annotated[int, Field(ge=0, lt=MOST_FIXES)] | None = None
     at: Depth | None = None
@@ -50,7 +50,7 @@ class LimitRequest(FixesRequest):
 
 
 def answer(wanted: DepthRequest) -> Document:
-    """The share at each depth, with its range and the outcome."""
+    """Return the share at each depth, with its range and the outcome."""
     low, high = calibration()["range"]["depth"]
     _check_work(read(wanted.source), sum(wanted.depths))
     rows = [_row(wanted, each) for each in wanted.depths]
@@ -95,7 +95,7 @@ def _network(wanted: DepthRequest | LimitRequest, blocks: int) -> Architecture:
 
 
 def fixes_answer(wanted: FixesRequest) -> Document:
-    """The fixes at the depth of the source, in the shell's words."""
+    """Return the fixes at the depth of the source, in the shell's words."""
     found = _fixes(wanted.source.model_dump_json(), wanted.readout)
     return {"rows": [{"change": remedy.sentence, "note": remedy.note} for remedy in found]}
 
@@ -111,7 +111,9 @@ def _deepest(network: Architecture) -> int:
 
 
 def limit(wanted: LimitRequest) -> Document:
-    """The deepest network that trains, in a sentence: the way between two depths is halved at most eight times."""
+    """Return the deepest network that trains, in a sentence: the way between two depths is halved at most eight
+    times.
+    """
     trains, above = wanted.trains, wanted.above
     if trains is not None and above is not None and trains >= above:
         raise BadInput(f"trains = {trains} must be less than above = {above}.")

@@ -67,7 +67,7 @@ class FlowRequest(PageRequest):
 
 @router.post("/flow", responses=REFUSED)
 def flow(wanted: FlowRequest) -> Response:
-    """The flow of size and likeness under one block: arrows, paths, fixed points, sliders, and what it means."""
+    """Return the flow of size and likeness under one block: arrows, paths, fixed points, sliders, and what it means."""
     return json_reply(in_turn(lambda: _flow(wanted.model_dump_json())))
 
 
@@ -78,13 +78,15 @@ def _flow(request: str) -> bytes:
 
 @lru_cache(maxsize=1)
 def plain_block() -> Architecture:
-    """A block whose skips shrink as its branches grow, so that every state stays of one size [Cowsik 2024, fig. 1]."""
+    """Return a block whose skips shrink as its branches grow, so that every state stays of one size [Cowsik 2024,
+    fig. 1].
+    """
     pair = {**_values("attention_strength", 0.5), **_values("mlp_strength", 0.8)}
     return transformer(depth=24, tokens=64, activation="tanh", **pair).replace(name="a plain block")
 
 
 def answer(wanted: FlowRequest) -> Document:
-    """Arrows, paths, fixed points, sliders and sentences of one block."""
+    """Return arrows, paths, fixed points, sliders and sentences of one block."""
     given = plain_block() if wanted.source is None else read(wanted.source)
     base = given if given.symmetric else given.replace(**POSITIONS)
     refuse_other_sliders(base, wanted.knobs)
@@ -112,7 +114,7 @@ def refuse_other_sliders(base: Architecture, values: Mapping[str, float]) -> Non
 
 
 def moved(base: Architecture, values: Mapping[str, float]) -> Architecture:
-    """The network with its sliders where they stand."""
+    """Return the network with its sliders where they stand."""
     changes: dict[str, float] = {}
     for name, value in values.items():
         changes |= _values(name, min(value, 1.0) if name.endswith("_strength") else value)
@@ -124,7 +126,7 @@ def _values(name: str, value: float) -> dict[str, float]:
 
 
 def sliders(base: Architecture, network: Architecture) -> list[Document]:
-    """Gains, and of every branch its strength where skip and branch are such a pair, else its multiplier."""
+    """Return gains, and of every branch its strength where skip and branch are such a pair, else its multiplier."""
     rows = []
     for name in shown(base):
         value, home = float(value_of(name, network)), float(value_of(name, base))
@@ -138,7 +140,7 @@ def sliders(base: Architecture, network: Architecture) -> list[Document]:
 
 
 def shown(network: Architecture) -> list[str]:
-    """The sliders of layers that are there, with one value for all blocks."""
+    """Return the sliders of layers that are there, with one value for all blocks."""
     names = []
     for part, there in (("mlp", bool(network.mlp_width)), ("attention", bool(network.heads))):
         gains = ["mlp_in_gain", "mlp_out_gain"] if part == "mlp" else ["value_gain", "score_gain"]
@@ -148,7 +150,9 @@ def shown(network: Architecture) -> list[str]:
 
 
 def drawing(network: Architecture, start: Start) -> Document:
-    """Paths, the last one from `start`, fixed points, a grid of arrows that holds them all, and what they say."""
+    """Return paths, the last one from `start`, fixed points, a grid of arrows that holds them all, and what they
+    say.
+    """
     overlaps, norms = (*STARTS, start.overlap), (*(network.embedding_norm for _ in STARTS), start.norm)
     paths, points = orbits(network, overlaps, norms, tabulated=True), asymptotics(network).fixed_points
     low, high = extent(paths, points)
@@ -168,14 +172,14 @@ def drawing(network: Architecture, start: Start) -> Document:
 
 
 def extent(paths: Sequence[Array], points: Sequence[FixedPoint]) -> tuple[float, float]:
-    """Whole decades around every finite mean square, at least 0.1 to 10, so that the axis rarely changes."""
+    """Return whole decades around every finite mean square, at least 0.1 to 10, so that the axis rarely changes."""
     norms = np.concatenate([*(path[:, 0] for path in paths), [point.norm for point in points], [0.11, 9.9]])
     norms = norms[np.isfinite(norms) & (norms > 0)].clip(*WIDEST)
     return float(10.0 ** np.floor(np.log10(norms.min()))), float(10.0 ** np.ceil(np.log10(norms.max())))
 
 
 def reading(points: Sequence[FixedPoint], path: Array) -> dict[str, str]:
-    """What the plane says of tokens: a line, and why."""
+    """Return what the plane says of tokens: a line, and why."""
     stable = [point for point in points if point.stable]
     apart = [point for point in stable if point.overlap < 1 - 1e-6]
     if apart:
@@ -235,7 +239,7 @@ def _end(path: Array) -> str:
 
 
 def caption(given: Architecture) -> str:
-    """What a point, an arrow, a line and a disc mean, and what is left out."""
+    """Return what a point, an arrow, a line and a disc mean, and what is left out."""
     text = (
         "A point is a state of the tokens: how large they are, and how alike two of them. Arrows show where one block "
         "takes it, longer where it moves further; tokens become more alike on warm ground, less alike on blue. Lines "
@@ -255,7 +259,7 @@ def rounded(values: Array) -> list[float | None]:
 
 
 def pairs(path: Array) -> list[list[float]]:
-    """Points of a path up to where the stream leaves the range of numbers."""
+    """Return points of a path up to where the stream leaves the range of numbers."""
     keep = np.isfinite(path).all(1) & (path[:, 0] > 0)
     inside = path[: len(path) if keep.all() else int(np.argmin(keep))]
     return [[float(f"{q:.5g}"), float(f"{c:.5g}")] for q, c in inside]

@@ -53,13 +53,13 @@ class LandscapeRequest(PageRequest):
 
 @router.get("/landscapes")
 async def landscapes(request: HttpRequest) -> Response:
-    """The planes below the folder that the page was started with."""
+    """Return the planes below the folder that the page was started with."""
     return await _by_worker(request, [])
 
 
 @router.post("/landscape", responses=REFUSED)
 async def landscape(wanted: LandscapeRequest, request: HttpRequest) -> Response:
-    """One or two planes with their figures, and heights on one scale."""
+    """Return one or two planes with their figures, and heights on one scale."""
     return await _by_worker(request, wanted.planes)
 
 
@@ -76,7 +76,7 @@ def read_planes(folder: Path | None, planes: list[str]) -> bytes:
 
 
 def listing(folder: Path | None) -> Document:
-    """Names with what each plane is of; files that are something else are not listed."""
+    """Return names with what each plane is of; files that are something else are not listed."""
     rows = [
         {"name": name, "note": note} for name in files(folder) if (note := _note(folder, name)) is not None
     ]
@@ -96,7 +96,7 @@ def _empty(folder: Path | None) -> str:
 
 
 def files(folder: Path | None) -> list[str]:
-    """Files that may hold planes, as paths from the folder; links that lead out of it are left out."""
+    """Return files that may hold planes, as paths from the folder; links that lead out of it are left out."""
     return [] if folder is None else sorted(_walk(folder.resolve()))[:MOST_FILES]
 
 
@@ -112,7 +112,7 @@ def _walk(root: Path) -> Iterator[str]:
 
 
 def _note(folder: Path | None, name: str) -> str | None:
-    """What a plane is of; the reason where it is one that cannot be drawn; None where it is something else."""
+    """What a plane is of; the reason where it is one that cannot be drawn; None if it is something else."""
     try:
         plane = read(folder, name)
     except BadInput as refusal:
@@ -121,7 +121,7 @@ def _note(folder: Path | None, name: str) -> str | None:
 
 
 def read(folder: Path | None, name: str) -> Plane:
-    """A plane of the list, or an example; nothing else can be named."""
+    """Return a plane of the list, or an example; nothing else can be named."""
     if name in EXAMPLES:
         return _loaded(str(Path(__file__).parent / "examples" / EXAMPLES[name]), name, 0)
     if folder is None or name not in files(folder):
@@ -155,7 +155,7 @@ def _loaded(path: str, name: str, _changed: int) -> Plane:
 
 
 def answer(folder: Path | None, names: list[str]) -> Document:
-    """Surfaces, figures and the common limits of height."""
+    """Return surfaces, figures and the common limits of height."""
     planes = {name: read(folder, name) for name in dict.fromkeys(names)}
     heights = np.concatenate([plane.losses[np.isfinite(plane.losses)] for plane in planes.values()])
     low, high = float(heights.min()), float(heights.max())
@@ -166,7 +166,7 @@ def answer(folder: Path | None, names: list[str]) -> Document:
 
 
 def surface(name: str, plane: Plane, low: float, high: float) -> Document:
-    """Heights in steps of the common scale, row by row from below, at most FINEST on an axis; and figures."""
+    """Return heights in steps of the common scale, row by row from below, at most FINEST on an axis; and figures."""
     rows, columns = (_places(size) for size in plane.losses.shape)
     with np.errstate(all="ignore"):
         heights = HEIGHTS * (plane.losses[np.ix_(rows, columns)] - low) / max(high - low, 1e-300)
@@ -187,7 +187,7 @@ def _places(size: int) -> Any:
 
 
 def figures(plane: Plane) -> list[list[str]]:
-    """The roughness of a plane as rows of a table."""
+    """Return the roughness of a plane as rows of a table."""
     measured = plane.roughness
     sharp = np.isfinite(np.array(measured.curvature)).all()
     rows = [
@@ -203,7 +203,7 @@ def figures(plane: Plane) -> list[list[str]]:
 
 
 def reading(planes: dict[str, Plane]) -> dict[str, str]:
-    """What one surface is like, or how two differ."""
+    """Return what one surface is like, or how two differ."""
     names, parts = list(planes), [plane.roughness for plane in planes.values()]
     if len(parts) == 1:
         title = "Nearly a bowl" if parts[0].residual < BOWL else "Not a bowl"

@@ -39,13 +39,13 @@ FILE, LARGEST = "papers/rows.yaml", 2_000_000  # bytes
 
 @router.get("/papers")
 def papers() -> Response:
-    """All statements, by source."""
+    """Return all statements, by source."""
     return json_reply(in_turn(_papers))
 
 
 @router.get("/papers/figure", responses=REFUSED | NOT_FOUND, response_class=Response)
 def figure(recipe: Annotated[str, Field(max_length=200), Query()]) -> Response:
-    """The recorded figure of a recipe, where the checkout has it."""
+    """Return the recorded figure of a recipe, where the checkout has it."""
     path = figures().get(recipe)
     if path is None or path.stat().st_size > LARGEST_FIGURE:
         raise HTTPException(404, "there is no such figure here.")
@@ -73,7 +73,7 @@ def _empty() -> str:
 
 
 def folders() -> list[Path]:
-    """One folder for each source, those of others first."""
+    """Return one folder for each source, those of others first."""
     where = home()
     if where is None:
         return []
@@ -87,13 +87,13 @@ def folders() -> list[Path]:
 
 @lru_cache(maxsize=1)
 def figures() -> dict[str, Path]:
-    """The figures by the name of their recipe: nothing else can be asked for."""
+    """Return the figures by the name of their recipe: nothing else can be asked for."""
     paths = [path for folder in folders() for path in sorted((folder / "recorded").glob("*.png"))]
     return {f"{path.parents[1].name}/{path.stem}": path for path in paths}
 
 
 def source(folder: Path) -> Document:
-    """A source with its recipes, by the heading of its README."""
+    """Return a source with its recipes, by the heading of its README."""
     heading = next(
         (line[2:].strip() for line in _lines(folder / "README.md") if line.startswith("# ")), folder.name
     )
@@ -112,7 +112,7 @@ def _lines(path: Path) -> list[str]:
 
 
 def recipe_of(path: Path) -> Document | None:
-    """A recorded claim; None for files beside the records that hold none."""
+    """Return a recorded claim; None for files beside the records that hold none."""
     record = json.loads(path.read_text(encoding="utf-8"))
     if not isinstance(record, dict) or not isinstance(record.get("claim"), dict):
         return None
@@ -132,7 +132,7 @@ def recipe_of(path: Path) -> Document | None:
 
 
 def statement(claim: Document) -> Document:
-    """One statement beside what we see; `rows` names the rows of the sources that it answers."""
+    """Return one statement beside what we see; `rows` names the rows of the sources that it answers."""
     held = claim.get("held")
     return {
         "published": prose(claim["published"]),
@@ -145,7 +145,7 @@ def statement(claim: Document) -> Document:
 
 
 def source_rows(home: Path | None, sources: Sequence[Document]) -> list[Document]:
-    """One entry for each row, in the order of the file; empty where there is no such file."""
+    """Return one entry for each row, in the order of the file; empty if there is no such file."""
     if home is None or not (home / FILE).is_file():
         return []
     answers = _answers(sources)

@@ -69,19 +69,19 @@ class PlaneRequest(PageRequest):
 
 @router.post("/perceptron", responses=REFUSED)
 def perceptron(wanted: PerceptronRequest) -> Response:
-    """Both maps with a pair of inputs followed through them, the limits, and what they mean."""
+    """Return both maps with a pair of inputs followed through them, the limits, and what they mean."""
     return json_reply(in_turn(lambda: _perceptron(wanted.model_dump_json())))
 
 
 @router.post("/perceptron/plane", responses=REFUSED)
 def perceptron_plane(wanted: PlaneRequest) -> Response:
-    """The growth of small differences over weight and bias variance, and the line on which there is none."""
+    """Return the growth of small differences over weight and bias variance, and the line on which there is none."""
     return json_reply(in_turn(lambda: _plane(wanted.activation)))
 
 
 @router.post("/perceptron/circle", responses=REFUSED)
 async def perceptron_circle(wanted: PerceptronRequest, request: HttpRequest) -> Response:
-    """A circle of inputs after every layer of one random network, and how long theory says that it is."""
+    """Return a circle of inputs after every layer of one random network, and how long theory says that it is."""
     return json_reply(await by_worker(pieces, request, circle_answer, wanted))
 
 
@@ -96,7 +96,7 @@ def _plane(name: str) -> bytes:
 
 
 def maps_answer(wanted: PerceptronRequest) -> Document:
-    """Curves, staircases (the value after every layer), fixed points and the reading."""
+    """Return curves, staircases (the value after every layer), fixed points and the reading."""
     maps = PerceptronMaps(wanted.described())
     limits = maps.limits
     lengths, correlations = length_orbit(maps, wanted.length), correlation_orbit(maps, wanted.correlation)
@@ -138,7 +138,7 @@ def correlation_orbit(maps: PerceptronMaps, start: float) -> Array:
 
 
 def correlation_curve(maps: PerceptronMaps, correlation: ArrayLike) -> Array:
-    """The map at q*, where signals that fade or grow without end are followed to the ends of the tables."""
+    """Return the map at q*, where signals that fade or grow without end are followed to the ends of the tables."""
     network, length = maps.perceptron, np.clip(maps.limits.length_fixed_point, FADED, FAR)
     variances = network.weight_variance, network.bias_variance
     separation = 1 - np.asarray(correlation, dtype=float)
@@ -148,20 +148,20 @@ def correlation_curve(maps: PerceptronMaps, correlation: ArrayLike) -> Array:
 
 
 def length_window(fixed_point: float, start: float) -> float:
-    """Up to a half unit above start and fixed point; where there is none, four times the start."""
+    """Return half a unit above start and fixed point; four times the start without a fixed point."""
     highest = max(fixed_point, start) if math.isfinite(fixed_point) else 4 * start
     return max(1.0, math.ceil(2.2 * highest) / 2)
 
 
 def correlation_points(limits: PerceptronTheory) -> list[Document]:
-    """c = 1, stable where small differences shrink, and c* below it where they do not."""
+    """Return c = 1, stable where small differences shrink, and c* below it where they do not."""
     below = limits.correlation_fixed_point
     at_one = {"at": 1.0, "stable": not below < 1 - 1e-6}
     return [at_one] if not below < 1 - 1e-6 else [{"at": below, "stable": True}, at_one]
 
 
 def reading(limits: PerceptronTheory, wanted: PerceptronRequest) -> Document:
-    """The phase in words, how far a signal reaches, and where the edge is."""
+    """Return the phase in words, how far a signal reaches, and where the edge is."""
     title, first = _phase(limits)
     edge = limits.boundary_weight_variance
     away = math.isfinite(edge) and limits.phase != "critical"
@@ -212,7 +212,7 @@ def _reach(depth: float) -> str:
 
 
 def plane_answer(name: str) -> Document:
-    """log chi_1 on a grid, and the line where it vanishes."""
+    """Return log chi_1 on a grid, and the line where it vanishes."""
     phi = activation(name)
     x, y = np.linspace(0, MOST_WEIGHT, PLANE[0]), np.linspace(0, MOST_BIAS, PLANE[1])
     sw2, sb2 = np.meshgrid(x, y)
@@ -230,7 +230,10 @@ def plane_answer(name: str) -> Document:
 
 
 def circle_answer(wanted: PerceptronRequest) -> Document:
-    """The circle from the length where signals settle, so that only its shape changes; else from the given one."""
+    """Return the circle from the length where signals settle, so that only its shape changes.
+
+    Else from the given one.
+    """
     network = wanted.described()
     settled = PerceptronMaps(network).limits.length_fixed_point
     start = settled if FADED < settled < FAR else wanted.length
@@ -238,7 +241,7 @@ def circle_answer(wanted: PerceptronRequest) -> Document:
 
 
 def drawn_circle(network: Perceptron, length: float, pair: float, seed: int) -> Document:
-    """The circle after every layer, in its two widest directions, with its length and a pair on it."""
+    """Return the circle after every layer, in its two widest directions, with its length and a pair on it."""
     layers, speeds = simulated(network, length, pair, seed)
     with np.errstate(all="ignore"):
         theory = PerceptronMaps(network).circle(angles=np.zeros(1), start_length=length).euclidean_length
@@ -251,7 +254,7 @@ def drawn_circle(network: Perceptron, length: float, pair: float, seed: int) -> 
 
 
 def simulated(network: Perceptron, length: float, pair: float, seed: int) -> tuple[Array, Array]:
-    """Every layer's circle and the pair after it (L + 1, ANGLES + 3, N), and mean speeds along it, while finite.
+    """Return every layer's circle and the pair after it (L + 1, ANGLES + 3, N), and mean speeds along it, while finite.
 
     Speeds are those of points next to each other (NEAR): a finely folded curve needs no fine sampling.
     """
@@ -272,7 +275,7 @@ def simulated(network: Perceptron, length: float, pair: float, seed: int) -> tup
 
 
 def views(layers: Array) -> list[Array]:
-    """Each layer in its two widest directions, of one size, turned to lie as the layer before does."""
+    """Return each layer in its two widest directions, of one size, turned to lie as the layer before does."""
     drawn: list[Array] = []
     for layer in layers:
         curve = layer - layer[:ANGLES].mean(0)
@@ -287,7 +290,7 @@ def views(layers: Array) -> list[Array]:
 
 
 def cosines(layers: Array) -> Array:
-    """How alike the two inputs of the pair are after every layer; nan once a signal is gone."""
+    """Return how alike the two inputs of the pair are after every layer; nan once a signal is gone."""
     one, other = layers[:, -2], layers[:, -1]
     sizes = np.linalg.norm(one, axis=1) * np.linalg.norm(other, axis=1)
     return np.asarray((one * other).sum(1) / np.where(sizes > 0, sizes, np.nan))

@@ -62,7 +62,7 @@ class MapResolution(NamedTuple):
 
 
 def resolutions(tokens: int) -> list[MapResolution]:
-    """Few points and tokens first, then more."""
+    """Return few points and tokens first, then more."""
     first = [MapResolution(COARSE, FEW)] if tokens > FEW else []
     return [*first, MapResolution(COARSE, tokens), MapResolution(FINE, tokens)]
 
@@ -75,7 +75,7 @@ def refuse_without_positions(wanted: AxesRequest) -> None:
 
 
 def places(wanted: AxesRequest, stage: MapResolution) -> list[tuple[float, float]]:
-    """Row by row from below, as shares are stored."""
+    """Return row by row from below, as shares are stored."""
     x, y = (grid(low, high, stage.points).tolist() for low, high in wanted.axes.values())
     return [(across, up) for up in y for across in x]
 
@@ -85,7 +85,7 @@ def grid(low: float, high: float, points: int) -> Array:
 
 
 def shares(wanted: SharesRequest) -> list[float]:
-    """The share at the first of the places, as many as are done in a second, at least one."""
+    """Return the share at the first of the places, as many as are done in a second, at least one."""
     ends, found = time.monotonic() + PIECE_SECONDS, []
     base = read(wanted.source).replace(tokens=wanted.tokens)
     for x, y in wanted.places:
@@ -96,7 +96,7 @@ def shares(wanted: SharesRequest) -> list[float]:
 
 
 def share(network: Architecture, readout: str) -> float:
-    """The probability of training of one network; 0 where its stream vanishes or leaves the range of numbers."""
+    """Return the probability of training of one network; 0 where its stream vanishes or leaves the range of numbers."""
     from edgewise.theory.gram.drive import propagate_gram
 
     try:
@@ -115,7 +115,7 @@ def map_answer(
     values: Mapping[tuple[float, float], float],
     plain: Document,
 ) -> Document:
-    """The map of a stage in the form of that without positions, whose lines it keeps."""
+    """Return the map of a stage in the form of that without positions, whose lines it keeps."""
     (x_name, x_span), (y_name, y_span) = wanted.axes.items()
     x, y = grid(*x_span, stage.points), grid(*y_span, stage.points)
     share = np.array([values[place] for place in places(wanted, stage)]).reshape(len(y), len(x))
@@ -131,7 +131,7 @@ def map_answer(
 
 
 def caption(plain: str, stage: MapResolution) -> str:
-    """What was followed, and what is interpolated."""
+    """Return what was followed, and what is interpolated."""
     size = f"{stage.points} × {stage.points}"
     return plain.replace(
         LEFT_OUT,
@@ -141,14 +141,17 @@ def caption(plain: str, stage: MapResolution) -> str:
 
 
 def slices(rest: list[tuple[float, float]], count: int) -> Iterator[list[tuple[float, float]]]:
-    """Runs of places for so many workers, none of them long."""
+    """Yield runs of places for so many workers, none of them long."""
     size = max(1, min(32, -(-len(rest) // count)))
     for first in range(0, min(len(rest), size * count), size):
         yield rest[first : first + size]
 
 
 async def events(wanted: AxesRequest, plain: Document, request: HttpRequest) -> AsyncIterator[bytes]:
-    """Each with the share that is `done`, some with a `map`; the last one says why, where it is not the whole map."""
+    """Yield each with the share that is `done`, some with a `map`.
+
+    The last one says why, if it is not the whole map.
+    """
     looks, ends = resolutions(read(wanted.source).tokens), time.monotonic() + SECONDS
     total, before = sum(look.points**2 for look in looks), 0
     try:

@@ -44,7 +44,7 @@ Knob = Literal[CHOICES]  # type: ignore[valid-type]
 
 
 def axes_of(architecture: Architecture) -> list[str]:
-    """The knobs that can be an axis here: real-valued, of a layer that is there, one value for all blocks."""
+    """Return the knobs that can be an axis here: real-valued, of a layer that is there, one value for all blocks."""
     absent = {
         "attention": not architecture.heads,
         "mlp": not architecture.mlp_width,
@@ -58,7 +58,7 @@ def axes_of(architecture: Architecture) -> list[str]:
 
 
 def span_of(name: str, value: float) -> tuple[float, float]:
-    """From nothing to well beyond where the network stands."""
+    """Return the range of an axis: from nothing to well beyond the network's own value."""
     usual = {
         "attention_branch": 1.25,
         "mlp_branch": 1.25,
@@ -86,7 +86,7 @@ def _nice(value: float) -> float:
 def network(
     preset: str | None, config: str | None, name: str, depth: int | None, tokens: int | None
 ) -> Architecture:
-    """The description; the same question is answered from memory."""
+    """Return the description; the same question is answered from memory."""
     if (preset is None) == (config is None):
         raise BadInput("give a preset or a config, one of the two.")
     if preset is not None:
@@ -100,7 +100,9 @@ def network(
 
 
 def from_config(text: str, name: str, depth: int | None, tokens: int | None) -> Architecture:
-    """A config of Hugging Face of a hand-written family, or a file of knobs: nothing is built, nothing is run."""
+    """Return a config of Hugging Face of a hand-written family, or a file of knobs: nothing is built, nothing is
+    run.
+    """
     if len(text) > LARGEST_CONFIG:
         raise BadInput(f"{name} has {len(text):,} letters; a config has at most {LARGEST_CONFIG:,}.")
     values = read_json(text, name)
@@ -122,7 +124,9 @@ def from_config(text: str, name: str, depth: int | None, tokens: int | None) -> 
 
 
 def limited(description: Any, tokens: int | None) -> Architecture:
-    """What is answered at once: refused beyond the limits, shorter than the source where nobody asked for a length."""
+    """Return what is answered at once: refused beyond the limits, shorter than the source if nobody asked for a
+    length.
+    """
     assert isinstance(description, Architecture)
     longest = LONGEST if description.symmetric else LONGEST_WITH_POSITIONS
     usual = LONGEST if description.symmetric else usual_length(description.depth)
@@ -141,7 +145,7 @@ def limited(description: Any, tokens: int | None) -> Architecture:
 
 
 def usual_length(depth: int) -> int:
-    """Tokens over which a network with positions is followed unless asked: fewer where it is deep.
+    """Return tokens over which a network with positions is followed unless asked: fewer where it is deep.
 
     >>> usual_length(12), usual_length(32), usual_length(80)
     (64, 32, 16)
@@ -153,7 +157,7 @@ def usual_length(depth: int) -> int:
 
 
 def changed(base: Architecture, values: dict[str, float]) -> Architecture:
-    """The network with the knobs of the dot."""
+    """Return the network with the knobs of the dot."""
     for name in values:
         if KNOBS[name].kind != "number":
             raise BadInput(f"{name} is not a number to turn. Choose a gain, a branch, a skip or a bias.")
@@ -162,7 +166,7 @@ def changed(base: Architecture, values: dict[str, float]) -> Architecture:
 
 
 class PageRequest(BaseModel):
-    """Unknown fields are refused, so that a misspelled one is noticed."""
+    """Unknown fields are rejected, so that a misspelled one is noticed."""
 
     model_config = ConfigDict(extra="forbid")
 

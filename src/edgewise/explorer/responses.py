@@ -84,7 +84,7 @@ kept = Kept(KEPT_BYTES)
 
 
 def in_turn(compute: Callable[[], T]) -> T:
-    """A few computations at a time; who waits too long is told so."""
+    """Return a few computations at a time; who waits too long is told so."""
     if not _places.acquire(timeout=BUSY_SECONDS):
         raise HTTPException(503, "too many questions at once. Ask again in a moment.")
     try:
@@ -94,7 +94,7 @@ def in_turn(compute: Callable[[], T]) -> T:
 
 
 async def here(compute: Callable[[], T]) -> T:
-    """In a thread of this process: for what is done before a worker would have been asked."""
+    """Compute in a thread of this process, for what is done sooner than a worker is started."""
     return await run_in_threadpool(in_turn, compute)
 
 
@@ -125,7 +125,7 @@ def _question(function: Callable[[R], object], wanted: R) -> tuple[str, str]:
 
 
 async def waited(jobs: Sequence[Computation], request: HttpRequest) -> list[bytes]:
-    """What jobs give, in their order; all are given up as soon as one fails or their asker is gone."""
+    """Return what jobs give, in their order; all are given up as soon as one fails or their asker is gone."""
     results = [asyncio.wrap_future(job.future) for job in jobs]
     try:
         while not all(result.done() for result in results):

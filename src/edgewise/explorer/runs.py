@@ -60,19 +60,19 @@ def folder_of(request: HttpRequest) -> Path | None:
 
 @router.get("/runs")
 def runs(request: HttpRequest) -> Response:
-    """The runs below the folder that the page was started with."""
+    """Return the runs below the folder that the page was started with."""
     return json_reply(in_turn(lambda: as_bytes(listing(folder_of(request)))))
 
 
 @router.post("/run", responses=REFUSED)
 def run(wanted: RunRequest, request: HttpRequest) -> Response:
-    """One run: a heat map of blocks by steps, curves, alarms."""
+    """Return one run: a heat map of blocks by steps, curves, alarms."""
     return json_reply(in_turn(lambda: as_bytes(answer(folder_of(request), wanted))))
 
 
 @router.post("/run/table", responses=REFUSED, response_class=Response)
 def table(wanted: TableRequest, request: HttpRequest) -> Response:
-    """The rows of a run as a CSV file."""
+    """Return the rows of a run as a CSV file."""
     text = in_turn(lambda: csv(folder_of(request), wanted))
     headers = {"content-disposition": 'attachment; filename="rows.csv"'}
     return Response(text, media_type="text/csv; charset=utf-8", headers=headers)
@@ -80,7 +80,7 @@ def table(wanted: TableRequest, request: HttpRequest) -> Response:
 
 @router.post("/run/report", responses=REFUSED, response_class=Response)
 def report(wanted: TableRequest, request: HttpRequest) -> Response:
-    """The report of a run, as a file: the page of `edgewise report RUN`."""
+    """Return the report of a run, as a file: the page of `edgewise report RUN`."""
     text = in_turn(lambda: report_page(folder_of(request), wanted))
     headers = {"content-disposition": 'attachment; filename="report.html"'}
     return Response(text, media_type="text/html; charset=utf-8", headers=headers)
@@ -88,7 +88,7 @@ def report(wanted: TableRequest, request: HttpRequest) -> Response:
 
 @router.get("/run/stream", responses=REFUSED, response_class=StreamingResponse)
 def stream(request: HttpRequest, name: Annotated[Name, Query()]) -> StreamingResponse:
-    """Server-sent events: one whenever the run has grown, until it ends."""
+    """Return server-sent events: one whenever the run has grown, until it ends."""
     found = run_files.run_of(folder_of(request), name)
     if _streams >= MOST_STREAMS:
         raise HTTPException(503, "too many runs are being followed. Close one of the pages.")
@@ -131,7 +131,7 @@ def _over(found: Run, name: str) -> bool:
 
 
 def listing(folder: Path | None) -> Document:
-    """Each run in a line; one that cannot be read, with the reason."""
+    """Return each run in a line; one that cannot be read, with the reason."""
     title = None if folder is None else folder.resolve().name
     return {"folder": title, "runs": [_entry(folder, name) for name in run_files.names(folder)]}
 
@@ -155,7 +155,7 @@ def _entry(folder: Path | None, name: str) -> Document:
 
 
 def answer(folder: Path | None, wanted: RunRequest) -> Document:
-    """Everything that the page shows of one run."""
+    """Return everything that the page shows of one run."""
     found = run_files.run_of(folder, wanted.name)
     with run_files.told(found, wanted.name):
         names, rows, events = found.columns(), run_files.rows(found, wanted.rank), found.events(wanted.rank)
@@ -172,7 +172,7 @@ def answer(folder: Path | None, wanted: RunRequest) -> Document:
 
 
 def report_page(folder: Path | None, wanted: TableRequest) -> str:
-    """One process of a run in one file, by the name that it has on the page."""
+    """Return one process of a run in one file, by the name that it has on the page."""
     found = run_files.run_of(folder, wanted.name)
     return run_report.page(run_report.subject(found, _title(folder, wanted.name), rank=wanted.rank))
 
@@ -183,7 +183,7 @@ def _title(folder: Path | None, name: str) -> str:
 
 
 def csv(folder: Path | None, wanted: TableRequest) -> str:
-    """The rows as a table, numbers as they are stored; what was not observed is empty."""
+    """Return the rows as a table, numbers as they are stored; what was not observed is empty."""
     found = run_files.run_of(folder, wanted.name)
     with run_files.told(found, wanted.name):
         names, rows = found.columns(), run_files.rows(found, wanted.rank)
@@ -209,12 +209,12 @@ class TraceRequest(PageRequest):
 
 @router.post("/trace", responses=REFUSED)
 def trace(wanted: TraceRequest) -> Document:
-    """The network that a saved trace describes, as a config, and what is said about it."""
+    """Return the network that a saved trace describes, as a config, and what is said about it."""
     return in_turn(lambda: described(wanted.data, wanted.name))
 
 
 def described(data: str, name: str) -> Document:
-    """The description of a trace as the text of a config, which is then read like any other."""
+    """Return the description of a trace as the text of a config, which is then read like any other."""
     meta = _trace_meta(data, name)
     values = meta.get("architecture")
     if values is None:

@@ -93,7 +93,7 @@ def _leaving(leave: Callable[..., None]) -> Callable[..., None]:
 
 
 def allowed_hosts(port: int) -> frozenset[str]:
-    """The names by which a browser on this machine reaches it."""
+    """Return the names by which a browser on this machine reaches it."""
     return frozenset(f"{name}:{port}" for name in ("127.0.0.1", "localhost", "[::1]"))
 
 

@@ -61,7 +61,7 @@ SHORT_MAP = 64 * 12**2  # blocks times points
 
 
 def application(folder: Path | None = None) -> FastAPI:
-    """Everything behind the guard; the schema is at /api/1/openapi.json. Files are read below `folder` alone."""
+    """Return everything behind the guard; the schema is at /api/1/openapi.json. Files are read below `folder` alone."""
     app = FastAPI(
         title="edgewise explore",
         version=f"{answers.API}",
@@ -129,7 +129,7 @@ def _invalid(_: HttpRequest, error: Exception) -> JSONResponse:
 
 @router.get("/catalogue")
 async def catalogue() -> Document:
-    """Presets, knobs and limits. A page that asks will ask for a map next, so that a worker is started."""
+    """Return presets, knobs and limits. A page that asks will ask for a map next, so that a worker is started."""
     if not points.processes:
         points.submit(answers.ready)
     return await here(answers.catalogue)
@@ -137,13 +137,13 @@ async def catalogue() -> Document:
 
 @router.post("/network", responses=REFUSED)
 async def network(source: NetworkSource) -> Document:
-    """A network as the page shows it, with the axes it can be moved along."""
+    """Return a network as the page shows it, with the axes it can be moved along."""
     return await here(lambda: answers.description(read(source), _own_tokens(source)))
 
 
 @router.post("/map", responses=REFUSED)
 async def map_(wanted: MapRequest, request: HttpRequest) -> Response:
-    """The share of networks that trained over two knobs without their positions, and both critical lines."""
+    """Return the share of networks that trained over two knobs without their positions, and both critical lines."""
     if (await here(lambda: read(wanted.source))).depth * wanted.points**2 <= SHORT_MAP:
         return json_reply(await by_thread(answers.map_answer, wanted))
     return json_reply(await by_worker(points, request, answers.map_answer, wanted))
@@ -151,7 +151,7 @@ async def map_(wanted: MapRequest, request: HttpRequest) -> Response:
 
 @router.post("/map/positions", responses=REFUSED, response_class=StreamingResponse)
 async def map_with_positions(wanted: AxesRequest, request: HttpRequest) -> StreamingResponse:
-    """Server-sent events: how much is done, and the map of a network with mask and positions, finer each time.
+    """Return server-sent events: how much is done, and the map of a network with mask and positions, finer each time.
 
     Whoever closes the connection stops the computation.
     """
@@ -162,7 +162,7 @@ async def map_with_positions(wanted: AxesRequest, request: HttpRequest) -> Strea
 
 @router.post("/point", responses=REFUSED)
 async def point(wanted: PointRequest, request: HttpRequest) -> Response:
-    """The exact verdict of one network, with its curves; with its fixes where they are asked for."""
+    """Return the exact verdict of one network, with its curves; with its fixes where they are asked for."""
     place = await here(lambda: moved(wanted))
     if wanted.fixes:
         return json_reply(await by_worker(pieces, request, answers.point, wanted))
@@ -173,7 +173,7 @@ async def point(wanted: PointRequest, request: HttpRequest) -> Response:
 
 @router.post("/report", responses=REFUSED, response_class=Response)
 async def report(wanted: PointRequest, request: HttpRequest) -> Response:
-    """The report of one network, as a file."""
+    """Return the report of one network, as a file."""
     text = json.loads(await _described(request, answers.report, wanted))
     headers = {"content-disposition": 'attachment; filename="report.html"'}
     return Response(text, media_type="text/html; charset=utf-8", headers=headers)
@@ -181,25 +181,25 @@ async def report(wanted: PointRequest, request: HttpRequest) -> Response:
 
 @router.post("/simulate", responses=REFUSED)
 async def simulate(wanted: SimulateRequest, request: HttpRequest) -> Response:
-    """The three curves of one random network, and how it differs from the description."""
+    """Return the three curves of one random network, and how it differs from the description."""
     return json_reply(await _described(request, answers.simulate, wanted))
 
 
 @router.post("/depth", responses=REFUSED)
 async def depth(wanted: DepthRequest, request: HttpRequest) -> Response:
-    """The share at each depth, with its range and the outcome."""
+    """Return the share at each depth, with its range and the outcome."""
     return json_reply(await _described(request, depth_view.answer, wanted))
 
 
 @router.post("/depth/fixes", responses=REFUSED)
 async def depth_fixes(wanted: FixesRequest, request: HttpRequest) -> Response:
-    """The fixes at the depth of the source, in the shell's words."""
+    """Return the fixes at the depth of the source, in the shell's words."""
     return json_reply(await _described(request, depth_view.fixes_answer, wanted))
 
 
 @router.post("/depth/limit", responses=REFUSED)
 async def depth_limit(wanted: LimitRequest, request: HttpRequest) -> Response:
-    """The deepest network that trains, narrowed down between two depths, in a sentence."""
+    """Return the deepest network that trains, narrowed down between two depths, in a sentence."""
     return json_reply(await _described(request, depth_view.limit, wanted))
 
 

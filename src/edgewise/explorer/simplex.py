@@ -56,13 +56,13 @@ class SimplexRequest(PageRequest):
 
 @router.post("/simplex", responses=REFUSED)
 def simplex(wanted: SimplexRequest) -> Response:
-    """Three ways to the target: paths on the triangle, condition numbers and losses along them."""
+    """Return three ways to the target: paths on the triangle, condition numbers and losses along them."""
     return json_reply(in_turn(lambda: _simplex(wanted.model_dump_json())))
 
 
 @router.get("/simplex/condition")
 def condition() -> Response:
-    """The condition number of the softmax over the triangle, on a lattice."""
+    """Return the condition number of the softmax over the triangle, on a lattice."""
     return json_reply(in_turn(_condition))
 
 
@@ -84,7 +84,7 @@ def _condition() -> bytes:
 
 
 def answer(wanted: SimplexRequest) -> Document:
-    """The three flows, in the same units of time."""
+    """Return the three flows, in the same units of time."""
     paths, scale, deviation = flows(wanted)
     target = np.array(wanted.target)
     drawn = {}
@@ -109,7 +109,9 @@ def answer(wanted: SimplexRequest) -> Document:
 
 
 def flows(wanted: SimplexRequest) -> tuple[dict[str, Array], float, float]:
-    """log rows (times, 3) of the gradient with these keys, of its decoupled limit and of the natural gradient."""
+    """Return log rows (times, 3) of the gradient with these keys, of its decoupled limit and of the natural
+    gradient.
+    """
     import torch
 
     from edgewise.laboratory.replicator import coherence, follow, orthogonal_keys
@@ -131,7 +133,7 @@ def flows(wanted: SimplexRequest) -> tuple[dict[str, Array], float, float]:
 
 
 def condition_numbers(log_rows: Array) -> Array:
-    """log10 of kappa(J) of every row."""
+    """Return log10 of kappa(J) of every row."""
     import torch
 
     from edgewise.softmax_jacobian import extremes
@@ -140,7 +142,7 @@ def condition_numbers(log_rows: Array) -> Array:
 
 
 def arrival(losses: Array) -> float | None:
-    """The time at which the loss is a hundredth of what it was; None where it is not within the times shown."""
+    """Return the time at which the loss is a hundredth of what it was; None if it is not within the times shown."""
     wanted = ARRIVED * losses[0]
     below = np.flatnonzero(losses <= wanted)
     if not len(below) or losses[0] < 1e-12:
@@ -151,7 +153,7 @@ def arrival(losses: Array) -> float | None:
 
 
 def reading(drawn: Mapping[str, Any], deviation: float) -> dict[str, str]:
-    """Who arrives when, and what the condition number did meanwhile."""
+    """Return who arrives when, and what the condition number did meanwhile."""
     gradient, natural = drawn["gradient"], drawn["natural"]
     if gradient["loss"][0] < -12:
         return {"title": "Already there", "sentences": "The row starts at its target. Move one of the two."}

@@ -66,7 +66,7 @@ def random_direction(
     normalization: str = "filter",
     start: Mapping[str, Tensor] | None = None,
 ) -> Direction:
-    """Independent N(0, 1) entries where `along` says, scaled to the weights.
+    """Draw independent N(0, 1) entries for what `along` moves, scaled to the weights.
 
     Numbers depend on seed and parameter name alone: two models with parameters of the same names get the same draw.
     """
@@ -87,7 +87,7 @@ def random_direction(
 
 
 def toward(model: nn.Module, state: Mapping[str, Tensor], name: str = "toward the other") -> Direction:
-    """From this model's weights to those of a state dict: reach 1 is there."""
+    """Return the direction from this model's weights to those of a state dict; reach 1 is there."""
     bare = unwrap(model)
     difference = {}
     for key, p in bare.named_parameters():
@@ -106,7 +106,7 @@ def toward(model: nn.Module, state: Mapping[str, Tensor], name: str = "toward th
 def directions_of(
     model: nn.Module, wanted: Sequence[Wanted], seed: int, normalization: str, start: Mapping[str, Tensor]
 ) -> list[Direction]:
-    """The directions asked for: each is checked, or drawn by its name from the stream of its axis."""
+    """Return the directions asked for: each is checked, or drawn by its name from the stream of its axis."""
     if isinstance(wanted, (str, Along, Direction)) or not all(
         isinstance(w, (str, Along, Direction)) for w in wanted
     ):
@@ -150,7 +150,7 @@ def normalize(
     masks: Mapping[str, Tensor],
     kind: str,
 ) -> dict[str, Tensor]:
-    """The direction (zero outside the masks) with lengths taken from the weights at the start."""
+    """Return the direction (zero outside the masks) with lengths taken from the weights at the start."""
     if kind not in NORMALIZATIONS:
         raise BadInput(f"normalization must be one of {', '.join(NORMALIZATIONS)}, got {kind!r}.")
     weights = {name: start[name] * masks[name] for name in direction}
@@ -167,7 +167,7 @@ def normalize(
 
 
 def filter_dimensions(model: nn.Module, name: str) -> tuple[int, ...]:
-    """The dimensions that number the filters of a parameter; a vector is one filter."""
+    """Return the dimensions that number the filters of a parameter; a vector is one filter."""
     owner = model.get_submodule(name.rpartition(".")[0])
     parameter = model.get_parameter(name)
     if parameter.ndim < 2:
@@ -190,7 +190,7 @@ def _length(tensors: Mapping[str, Tensor]) -> Tensor:
 
 
 def _ratio(wanted: Tensor, present: Tensor) -> Tensor:
-    """wanted / present, zero where there is nothing to scale."""
+    """wanted / present, zero if there is nothing to scale."""
     return torch.where(present > 0, wanted / present.clamp_min(torch.finfo(present.dtype).tiny), 0.0)
 
 
@@ -222,7 +222,7 @@ class Recorder:
 
 
 def training_path(model: nn.Module, states: Recorder | Sequence[Mapping[str, Tensor]]) -> Path:
-    """The path of a recorder, or of state dicts in the order of time; the model is its end and the centre."""
+    """Return the path of a recorder, or of state dicts in the order of time; the model is its end and the centre."""
     bare = unwrap(model)
     points = states.states if isinstance(states, Recorder) else list(states)
     end = {name: p.detach() for name, p in bare.named_parameters() if p.is_floating_point()}

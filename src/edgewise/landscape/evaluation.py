@@ -66,7 +66,7 @@ class Surface:
         return next(iter(self.moved.values())).dtype
 
     def weights(self, point: Sequence[float]) -> dict[str, Tensor]:
-        """The parameters that differ from the model's own at a point, under their names inside `module`."""
+        """Return the parameters that differ from the model's own at a point, under their names inside `module`."""
         first, *others = point
         if self._row is None or self._row[0] != others:  # a row of the grid shares all but its first step
             row = self.moved
@@ -77,7 +77,9 @@ class Surface:
         return {f"model.{name}": t for name, t in (moved | self.still).items()}
 
     def loss_on(self, batch: Batch, weights: dict[str, Tensor]) -> Tensor:
-        """One batch; random numbers inside the loss are the same at every point, the caller's stream is left alone."""
+        """Return one batch; random numbers inside the loss are the same at every point, the caller's stream is left
+        alone.
+        """
         with torch.random.fork_rng(), torch.no_grad():
             torch.manual_seed(0)
             with holding(self.module, weights):
@@ -106,7 +108,7 @@ class LossOf(nn.Module):
 
 
 def own_loss(model: nn.Module, batch: Batch) -> Tensor:
-    """The loss that the model computes itself when labels are in the batch (Hugging Face)."""
+    """Return the loss that the model computes itself when labels are in the batch (Hugging Face)."""
     several = isinstance(batch, (list, tuple))
     output = model(**batch) if isinstance(batch, Mapping) else model(*batch) if several else model(batch)
     loss = getattr(output, "loss", None)
@@ -118,7 +120,7 @@ def own_loss(model: nn.Module, batch: Batch) -> Tensor:
 
 
 def check_loss(value: Any) -> Tensor:
-    """The loss, refused where it is not one number."""
+    """Return the loss, refused if it is not one number."""
     if not isinstance(value, Tensor) or value.numel() != 1:
         kind = f"a tensor {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
         raise BadInput(f"loss(model, batch) must return one number as a tensor, got {kind}.")
@@ -126,7 +128,7 @@ def check_loss(value: Any) -> Tensor:
 
 
 def batches_of(batch: Batch) -> list[Batch]:
-    """A list is several batches, anything else is one; an empty one is refused."""
+    """Return a list is several batches, anything else is one; an empty one is rejected."""
     batches = list(batch) if isinstance(batch, list) else [batch]
     if not batches:
         raise BadInput("the list of batches is empty: there is nothing to compute a loss on.")
@@ -141,12 +143,15 @@ def batches_of(batch: Batch) -> list[Batch]:
 
 
 def plain(value: Any) -> Any:
-    """Mappings that are not dicts (tokenizer outputs) as dicts."""
+    """Return mappings that are not dicts (tokenizer outputs) as dicts."""
     return dict(value) if isinstance(value, Mapping) else value
 
 
 def shortest_way(surface: Surface, reach: float, method: str) -> tuple[Evaluate, str]:
-    """How to evaluate a point, and its name; the short way only if it agrees with the direct one off the centre."""
+    """Return how to evaluate a point, and its name.
+
+    The short way only if it agrees with the direct one off the centre.
+    """
     if method not in METHODS:
         raise BadInput(f"method must be one of {', '.join(METHODS)}, got {method!r}.")
     compiled = any("_orig_mod" in module._modules for module in surface.module.modules())
@@ -167,7 +172,7 @@ def shortest_way(surface: Surface, reach: float, method: str) -> tuple[Evaluate,
 
 
 def agree(one: float, other: float, dtype: torch.dtype) -> bool:
-    """Equal up to rounding; two losses that overflow agree."""
+    """Return equal up to rounding; two losses that overflow agree."""
     return one == other or abs(one - other) <= 100 * torch.finfo(dtype).eps * max(1.0, abs(other))
 
 
@@ -182,7 +187,7 @@ class CachedPass:
         self._trace()
 
     def at(self, point: Sequence[float]) -> Tensor:
-        """The loss of this batch at a point."""
+        """Return the loss of this batch at a point."""
         return self._run(self.surface.weights(point))
 
     def _run(self, weights: dict[str, Tensor]) -> Tensor:
@@ -237,7 +242,10 @@ class ModuleCall:
         return simple and not self.moves and bool(tensors_in(self.output))
 
     def answer(self) -> Callable[..., Any]:
-        """What a constant module says from now on; a copy each time where the network writes into what it gets."""
+        """Return what a constant module says from now on.
+
+        A copy each time where the network writes into what it gets.
+        """
         copy = self.copy
         if _versions(self.output) == self.versions:
             return lambda *_, **__: copy
@@ -266,7 +274,7 @@ class Dataflow(TorchDispatchMode):
             self.alive.append(tensor)
 
     def depends(self, value: Any) -> bool:
-        """Whether a tensor, or any tensor in a nested value, is marked."""
+        """Return whether a tensor, or any tensor in a nested value, is marked."""
         return any(t.numel() and t.untyped_storage().data_ptr() in self.marks for t in tensors_in(value))
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

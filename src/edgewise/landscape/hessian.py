@@ -61,7 +61,7 @@ class Hessian:
         return sum(p.numel() for p in self.parameters.values())
 
     def product(self, vector: NDArray[np.float64]) -> NDArray[np.float64]:
-        """H v with entries that do not move left out on both sides."""
+        """Return h v with entries that do not move left out on both sides."""
         v = self._masked(self.unflatten(vector))
         total = [torch.zeros_like(p) for p in self.parameters.values()]
         for gradient in self.gradients:
@@ -90,7 +90,7 @@ def top_directions(
     tolerance: float = 1e-3,
     seed: int = 0,
 ) -> Curvature:
-    """The `count` eigenvectors of the Hessian with the largest eigenvalues in absolute value, largest first."""
+    """Return the `count` eigenvectors of the Hessian with the largest eigenvalues in absolute value, largest first."""
     from scipy.sparse.linalg import ArpackNoConvergence, LinearOperator, eigsh
 
     hessian = Hessian(model, loss, batch, along)
@@ -130,7 +130,7 @@ def top_eigenvalue(
     tolerance: float = 1e-3,
     seed: int = 0,
 ) -> float:
-    """The eigenvalue of the Hessian that is largest in absolute value; arguments as in `top_directions`."""
+    """Return the eigenvalue of the Hessian that is largest in absolute value; arguments as in `top_directions`."""
     return top_directions(model, loss, batch, 1, along=along, tolerance=tolerance, seed=seed).values[0]
 
 
@@ -147,7 +147,7 @@ class Spectrum:
 
     @property
     def smallest(self) -> float:
-        """The most negative one, where there is one."""
+        """The most negative one, if there is one."""
         return float(self.values[0])
 
     @property
@@ -178,7 +178,10 @@ def hessian_spectrum(
     along: str | Along = "*",
     seed: int = 0,
 ) -> Spectrum:
-    """Lanczos with full reorthogonalization on Hessian-vector products; it ends early where the space is used up."""
+    """Return lanczos with full reorthogonalization on Hessian-vector products.
+
+    It ends early where the space is used up.
+    """
     hessian = Hessian(model, loss, batch, along)
     if not 0 < steps <= hessian.size:
         raise BadInput(f"steps must be between 1 and {hessian.size} (the weights that move), got {steps}.")

@@ -91,14 +91,14 @@ class Grid:
         return f"{' against '.join(self.names)}: {size} points to reach {far}, loss {self.centre:.4g}; {self.roughness}"
 
     def save(self, file: str | Path) -> None:
-        """As .npz, readable with `load`."""
+        """Save as .npz, readable with `load`."""
         facts = self._facts()
         with whole_file(file) as opened:
             np.savez(opened, losses=self.losses, rows=len(self.losses), facts=json.dumps(facts))
 
     @classmethod
     def load(cls, file: str | Path) -> Self:
-        """A saved grid, or the file that a finished computation left."""
+        """Return a saved grid, or the file that a finished computation left."""
         losses, rows, facts = read_grid(file)
         if rows < len(losses):
             raise BadInput(
@@ -132,7 +132,7 @@ class Grid:
 def compute_grid(
     model: nn.Module, loss: Loss | None, batch: Batch, wanted: Sequence[Wanted], settings: Settings
 ) -> tuple[tuple[Array, ...], Array, Facts]:
-    """Axes, losses and the facts of a grid around the model."""
+    """Return axes, losses and the facts of a grid around the model."""
     _refuse(model, settings)
     bare, loss, batches = unwrap(model), loss or own_loss, batches_of(batch)
     start = rebalanced(bare) if settings.rebalance else {}
@@ -177,7 +177,7 @@ def _losses(evaluate: Evaluate, axes: tuple[Array, ...], facts: Facts, method: s
 
 
 def _centre(surface: Surface, model: nn.Module, start: Mapping[str, Tensor]) -> float:
-    """The loss where the model is; refused when it is not finite, or when rebalancing has changed it."""
+    """The loss where the model is; raise `BadInput` if it is not finite, or when rebalancing has changed it."""
     centre = surface.at([0.0] * len(surface.directions))
     if not math.isfinite(centre):
         raise BadInput(f"the loss of the model itself is {centre}: there is no landscape around it.")
@@ -242,7 +242,7 @@ def _refuse(model: object, settings: Settings) -> None:
 
 
 def fingerprint(tensors: Mapping[str, Tensor]) -> str:
-    """16 digits that change with any name, shape or number."""
+    """Return 16 digits that change with any name, shape or number."""
     digest = hashlib.sha256()
     for name in sorted(tensors):
         tensor = tensors[name].detach().cpu().contiguous()
@@ -259,7 +259,7 @@ def facts_of(
     centre: float,
     grid: Facts,
 ) -> Facts:
-    """Everything that decides the numbers of a grid, by the name a refusal uses."""
+    """Return everything that decides the numbers of a grid, by the name a refusal uses."""
     state = {k: v for k, v in model.state_dict().items() if isinstance(v, Tensor)}
     leaves = [leaf for batch in batches for leaf in tree_leaves(plain(batch)) if isinstance(leaf, Tensor)]
     return {
@@ -281,7 +281,7 @@ class GridFile:
             raise BadInput(f"file must be a name ending in .npz in a folder that exists, got {str(path)!r}.")
 
     def read(self) -> tuple[Array, int] | None:
-        """What is finished, or None; a file of something else is refused, saying what differs."""
+        """Return what is finished, or None; a file of something else is rejected, saying what differs."""
         if not self.path.exists():
             return None
         losses, rows, facts = read_grid(self.path)
@@ -299,7 +299,7 @@ class GridFile:
 
 
 def read_grid(path: str | Path) -> tuple[Array, int, Facts]:
-    """Losses, finished rows and facts of a file; anything but a landscape is refused."""
+    """Return losses, finished rows and facts of a file; anything but a landscape is rejected."""
     try:
         with open_regular(path, LARGEST_ARRAYS) as file:
             arrays = read_arrays(file, ("losses", "rows", "facts"))
@@ -316,7 +316,7 @@ def read_grid(path: str | Path) -> tuple[Array, int, Facts]:
 def checked_axes(
     file: str | Path, losses: Array, facts: Facts
 ) -> tuple[tuple[Array, ...], tuple[str, ...], Array | None]:
-    """Axes, names and path of a file that others may have written, or a refusal by the name of the fact."""
+    """Return axes, names and path of a file that others may have written, or a refusal by the name of the fact."""
     axes = tuple(_numbers(file, "grid", axis, 1) for axis in _items(file, "grid", facts))
     if tuple(map(len, axes)) != losses.shape[::-1]:
         raise _refusal(

@@ -54,7 +54,7 @@ def plane(
     file: str | Path | None = None,
     progress: Tell | bool | None = None,
 ) -> Plane:
-    """L(theta + x d_1 + y d_2) over a square around the model, which is not changed.
+    """Return L(theta + x d_1 + y d_2) over a square around the model, which is not changed.
 
     loss           a function of (model, batch) that gives one number; None: the model's own, for batches with labels
     batch          one batch (tensor, tuple, dict), or a list of batches, whose mean loss is drawn
@@ -65,7 +65,7 @@ def plane(
     normalization  filter, layer, model or none, of directions that are drawn; a Direction stays as it is
     rebalance      draw around the same network with queries and keys of equal size (`rebalanced`)
     method         auto computes once what does not move; direct computes all at every point
-    file           rows are stored here (.npz); a killed computation continues, another grid is refused
+    file           rows are stored here (.npz); a killed computation continues, another grid is rejected
     """
     settings = Settings(points, reach, normalization, seed, rebalance, method, file, progress)
     path = directions if isinstance(directions, TrainingPath) else None
@@ -103,7 +103,7 @@ def line(
     file: str | Path | None = None,
     progress: Tell | bool | None = None,
 ) -> Line:
-    """L(theta + x d) on both sides of the model; arguments as in `plane`, with one direction."""
+    """Return L(theta + x d) on both sides of the model; arguments as in `plane`, with one direction."""
     settings = Settings(points, reach, normalization, seed, rebalance, method, file, progress)
     axes, losses, facts = compute_grid(model, loss, batch, [direction], settings)
     return Line(axes, losses, tuple(facts["names"]), normalization, seed, rebalance, facts["method"])
@@ -120,7 +120,7 @@ class Survey:
         return tuple(plane.roughness for plane in self.planes)
 
     def mean(self, name: str) -> tuple[float, float]:
-        """Mean and standard error over seeds of range, residual, minima or sharpness."""
+        """Return mean and standard error over seeds of range, residual, minima or sharpness."""
         values = np.array([float(getattr(each, name)) for each in self.roughness])
         error = values.std(ddof=1) / np.sqrt(len(values)) if len(values) > 1 else 0.0
         return float(values.mean()), float(error)
@@ -145,7 +145,7 @@ def survey(
     method: str = "auto",
     progress: Tell | bool | None = None,
 ) -> Survey:
-    """`plane` once for every seed of the directions; other arguments as there."""
+    """Return `plane` once for every seed of the directions; other arguments as there."""
     planes = tuple(
         plane(
             model,

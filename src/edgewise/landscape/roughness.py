@@ -56,7 +56,7 @@ class Roughness:
 
 
 def roughness(axes: tuple[Array, ...], losses: Array) -> Roughness:
-    """Of a line (losses (P,)) or a plane (losses (P, P), rows along the second axis)."""
+    """Return the roughness of a line (losses (P,)) or a plane (losses (P, P), rows along the second axis)."""
     ok = np.isfinite(losses)
     middle = tuple(size // 2 for size in losses.shape)
     span, rounding = (float(np.ptp(losses[ok])) if ok.any() else np.nan), _rounding(losses[ok])

@@ -48,7 +48,7 @@ class Along:
 
 
 def support(model: nn.Module, along: Along) -> dict[str, Tensor]:
-    """Masks of the entries that move, by parameter; refuses, saying what there is, when nothing would."""
+    """Return masks of the entries that move, by parameter; refuses, saying what there is, when nothing would."""
     for word, numbers in (("layers", along.layers), ("heads", along.heads)):
         if numbers is None:
             continue
@@ -109,7 +109,7 @@ def _of_role(model: nn.Module, along: Along) -> dict[str, Tensor]:
 
 
 def attentions(model: nn.Module | ModelMap, layers: Sequence[int] | None = None) -> list[AttentionSite]:
-    """Every attention of the chosen blocks, cross-attention after its block's own."""
+    """Return every attention of the chosen blocks, cross-attention after its block's own."""
     blocks = [block for stack in ModelMap.of(model).sites().stacks for block in stack.blocks]
     if layers is not None:
         _refuse_beyond("layers", layers, len(blocks))
@@ -121,7 +121,10 @@ def attentions(model: nn.Module | ModelMap, layers: Sequence[int] | None = None)
 def spread(
     projection: Projection, chosen: Tensor, parameters: Mapping[str, Tensor]
 ) -> Iterator[tuple[str, Tensor, Tensor]]:
-    """(parameter, its stored rows that are of this matrix, which of them are chosen); `chosen` is in matrix order."""
+    """Yield (parameter, its stored rows that are of this matrix, which of them are chosen).
+
+    `chosen` is in matrix order.
+    """
     names = projection.parameters
     for name, part in zip(names, chosen.chunk(len(names)), strict=True):
         p = parameters[name]
@@ -170,7 +173,7 @@ def _refuse_beyond(word: str, numbers: Sequence[int], count: int) -> None:
 
 
 def rebalanced(model: nn.Module) -> dict[str, Tensor]:
-    """The parameters of queries and keys after rebalancing, by name; the model itself is not touched."""
+    """Return the parameters of queries and keys after rebalancing, by name; the model itself is not touched."""
     where = ModelMap(model)
     bare = where.model
     _refuse_normed(where)
@@ -234,7 +237,7 @@ def _refuse_normed(where: ModelMap) -> None:
 
 
 def check_unchanged(before: float, after: float, dtype: torch.dtype) -> None:
-    """Refuse when the loss did not survive: attention that is not a function of q.k (Gaussian kernels)."""
+    """Raise if the loss changed: attention is not a function of q.k (Gaussian kernels)."""
     tolerance = 1000 * torch.finfo(dtype).eps * max(1.0, abs(before))
     if not abs(after - before) <= tolerance:
         raise BadInput(

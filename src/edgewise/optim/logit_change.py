@@ -84,7 +84,7 @@ class TokenSample:
         return list(dict.fromkeys(ring for pair in self.rings for ring in pair))
 
     def redraw(self) -> None:
-        """New places for the next passes: the same for the same seed and number of draws."""
+        """Draw new places for the next passes: the same for the same seed and number of draws."""
         generator = torch.Generator().manual_seed(self.seed * 1_000_003 + self.draws)
         self.draws += 1
         for part in self.jitter:
@@ -119,12 +119,12 @@ def _spread(jitter: Tensor, size: int) -> Tensor:
 
 
 def with_one(x: Tensor) -> Tensor:
-    """[x, 1], so that a bias is one more column of the matrix."""
+    """Return [x, 1], so that a bias is one more column of the matrix."""
     return torch.cat([x, torch.ones_like(x[..., :1])], -1)
 
 
 def heads_of(x: Tensor, matrix: Tensor) -> Tensor:
-    """x (rows, positions, d), matrix (heads, d_h, d + 1) to (rows, heads, positions, d_h)."""
+    """Return x (rows, positions, d), matrix (heads, d_h, d + 1) to (rows, heads, positions, d_h)."""
     flat = with_one(x) @ matrix.flatten(0, 1).T
     return flat.unflatten(-1, matrix.shape[:2]).transpose(1, 2)
 
@@ -136,7 +136,9 @@ def change_moments(
     change: tuple[Tensor, Tensor],
     norms: tuple[Norm | None, Norm | None],
 ) -> Tensor:
-    """(4, heads): sums of u², uw, w² over pairs and their count, where Δz = s u + s² w when the step is scaled by s."""
+    """Return (4, heads): sums of u², uw, w² over pairs and their count, where Δz = s u + s² w when the step is
+    scaled by s.
+    """
     sides = (attention.query, attention.key)
     vectors = [_vectors(attention, *parts) for parts in zip(sides, rings, before, change, norms, strict=True)]
     (q, dq), (k, dk) = vectors
@@ -150,7 +152,7 @@ def change_moments(
 
 
 def pairs(attention: QueryKey, rings: tuple[TokenRing, TokenRing]) -> Tensor:
-    """(rows, 1, queries, keys): one where a query may look at a key and both are in the sample, else zero."""
+    """Return (rows, 1, queries, keys): one where a query may look at a key and both are in the sample, else zero."""
     filled = [torch.isfinite(ring.tokens).all(-1) for ring in rings]
     allowed = filled[0][:, :, None] & filled[1][:, None, :]
     if attention.causal:
@@ -159,7 +161,7 @@ def pairs(attention: QueryKey, rings: tuple[TokenRing, TokenRing]) -> Tensor:
 
 
 def tokens_of(ring: TokenRing, like: Tensor) -> Tensor:
-    """The tokens, with zeros where a place is empty or not finite."""
+    """Return the tokens, with zeros where a place is empty or not finite."""
     return torch.nan_to_num(ring.tokens, nan=0.0, posinf=0.0, neginf=0.0).to(like)
 
 
@@ -177,7 +179,7 @@ def _vectors(
 
 
 def through_norm(norm: Norm, vectors: Tensor, moved: Tensor, side: Side) -> tuple[Tensor, Tensor]:
-    """The norm of the vectors and its derivative along the change, by a central difference."""
+    """Return the norm of the vectors and its derivative along the change, by a central difference."""
     apart = side.norm_of_heads
     one, other = (t if apart else t.transpose(1, 2).flatten(2) for t in (vectors, moved))
     size = one.norm(dim=-1, keepdim=True) / other.norm(dim=-1, keepdim=True).clamp_min(1e-30)
@@ -220,7 +222,7 @@ class LogitMetric:
             self._renew(stored)
 
     def sides(self) -> Iterator[tuple[Side, Tensor, Tensor]]:
-        """(side, inverse of its partner's moment (heads, d_h, d_h), inverse of its input's moment)."""
+        """Yield (side, inverse of its partner's moment (heads, d_h, d_h), inverse of its input's moment)."""
         keys, queries, *inputs = self._inverses
         yield self.attention.query, keys, inputs[0]
         yield self.attention.key, queries, inputs[-1]
@@ -282,7 +284,7 @@ class _Moment:
         self.steps += 1
 
     def mean(self, group: Any) -> Tensor:
-        """Over steps and processes."""
+        """Return over steps and processes."""
         return summed(self.total / self.weight, group) / processes_in(group)
 
 

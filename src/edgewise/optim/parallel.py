@@ -14,13 +14,13 @@ from edgewise.models.unwrap import unwrap
 
 
 def whole(tensor: Tensor) -> Tensor:
-    """The full tensor: gathered where it is a shard (DTensor), itself where it is not."""
+    """Return the full tensor: gathered where it is a shard (DTensor), itself if it is not."""
     gather = getattr(tensor, "full_tensor", None)
     return tensor.detach() if gather is None else gather().detach()
 
 
 def like_shard(full: Tensor, parameter: Tensor) -> Tensor:
-    """A full tensor, the same on all processes, cut as the parameter is."""
+    """Return a full tensor, the same on all processes, cut as the parameter is."""
     if not hasattr(parameter, "full_tensor"):
         return full
     from torch.distributed.tensor import DTensor, distribute_tensor
@@ -31,7 +31,7 @@ def like_shard(full: Tensor, parameter: Tensor) -> Tensor:
 
 
 def processes_of(model: nn.Module, group: Any = None) -> Any:
-    """The group to average over: this one, that of DistributedDataParallel, the world; None if alone."""
+    """Return the group to average over: this one, that of DistributedDataParallel, the world; None if alone."""
     if group is False or not dist.is_available() or not dist.is_initialized():
         return None
     if group is not None:
@@ -44,19 +44,19 @@ def processes_of(model: nn.Module, group: Any = None) -> Any:
 
 
 def processes_in(group: Any) -> int:
-    """How many processes a group has; one where there is none."""
+    """Return how many processes a group has; one if there is none."""
     return 1 if group is None else dist.get_world_size(group)
 
 
 def summed(tensor: Tensor, group: Any) -> Tensor:
-    """The sum over the processes of a group."""
+    """Return the sum over the processes of a group."""
     if group is not None:
         dist.all_reduce(tensor, group=group)
     return tensor
 
 
 def norm_function(model: nn.Module, name: str | None) -> Callable[[Tensor], Tensor] | None:
-    """A norm of the model as a function of its input, with gathered gains."""
+    """Return a norm of the model as a function of its input, with gathered gains."""
     if name is None:
         return None
     module = unwrap(model).get_submodule(name)
@@ -73,7 +73,7 @@ def norm_function(model: nn.Module, name: str | None) -> Callable[[Tensor], Tens
 
 
 def by_name(model: nn.Module, names: Iterable[str]) -> dict[str, nn.Parameter]:
-    """The parameters of these names in the bare model."""
+    """Return the parameters of these names in the bare model."""
     bare = unwrap(model)
     return {name: bare.get_parameter(name) for name in dict.fromkeys(names)}
 

@@ -72,7 +72,7 @@ class Rotation:
 
 
 def rotation_of(model: nn.Module, attention: str) -> Rotation | None:
-    """The rotation of one attention, None where the model keeps no frequencies."""
+    """Return the rotation of one attention, None if the model keeps no frequencies."""
     module, config = model.get_submodule(attention), config_of(model)
     family = str(config.get("model_type", ""))
     tables = [(name, owner) for name, owner in _tables(model) if not _of_another(name, attention, model)]
@@ -142,7 +142,7 @@ class Side:
         return self.norm is not None and self.norm.width != self.projection.fan_out
 
     def read(self, stored: Mapping[str, Tensor]) -> Tensor:
-        """(heads, d_h, d + 1): the matrix, its bias (or zero) last."""
+        """Return (heads, d_h, d + 1): the matrix, its bias (or zero) last."""
         p = self.projection
         matrix = torch.cat([_picked(_upright(p, stored[name]), p) for name in p.parameters])
         if p.biases:
@@ -152,7 +152,7 @@ class Side:
         return torch.cat([matrix, bias[:, None]], 1).unflatten(0, (self.heads, -1)).float()
 
     def parts(self, values: Tensor, sizes: Mapping[str, int]) -> Iterator[tuple[str, Tensor, Tensor]]:
-        """Rows in the order of `read`, given back to their parameters: (name, row numbers there, values)."""
+        """Yield rows in the order of `read`, given back to their parameters: (name, row numbers there, values)."""
         p = self.projection
         for names in (p.parameters, p.biases):
             for name, some in zip(names, values.chunk(len(names)) if names else (), strict=True):
@@ -185,7 +185,7 @@ class QueryKey:
 
 
 def query_keys(model: nn.Module | ModelMap, sites: ModelSites | None = None) -> list[QueryKey]:
-    """All attentions of a model; refuses, by name, what has no bilinear logits.
+    """Return all attentions of a model; refuses, by name, what has no bilinear logits.
 
     sites  where they are; default: by names, which also say how logits are scaled and rotated
     """
@@ -226,7 +226,7 @@ class ParameterLayout:
         return cls(turned, {n: p.shape[-1] if turned[n] else p.shape[0] for n, p in parameters.items()})
 
     def shaped(self, name: str, per_output: Tensor, dimensions: int) -> Tensor:
-        """One number per output, ready to multiply the parameter."""
+        """Return one number per output, ready to multiply the parameter."""
         return (
             per_output
             if dimensions == 1

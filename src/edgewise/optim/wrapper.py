@@ -88,7 +88,7 @@ class OptimizerWrapper(Optimizer):
         return self.optimizer.step() if closure is None else self.optimizer.step(closure)
 
     def own_state(self) -> State:
-        """What `state_dict` adds to that of the wrapped optimizer."""
+        """Return what `state_dict` adds to that of the wrapped optimizer."""
         return {}
 
     def load_own_state(self, state: State) -> None:
@@ -98,7 +98,7 @@ class OptimizerWrapper(Optimizer):
         return self.optimizer.state_dict() | {self.KEY: self.own_state()}
 
     def load_state_dict(self, state_dict: State) -> None:
-        """Also of the wrapped optimizer alone: a run may begin without us."""
+        """Load a state, also one of the wrapped optimizer alone: a run may begin without the wrapper."""
         inner = {key: value for key, value in state_dict.items() if key != self.KEY}
         self.optimizer.load_state_dict(inner)
         if self.KEY in state_dict:

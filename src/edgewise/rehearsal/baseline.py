@@ -35,9 +35,9 @@ UNKNOWN = "it could not be compared with guessing: {}"
 
 @dataclass(frozen=True)
 class Guess:
-    """The loss of the best constant answer on the fresh batches; `loss` is None where it was not found, and why.
+    """The loss of the best constant answer on the fresh batches; `loss` is None if it was not found, and why.
 
-    uniform  that of equal odds for all labels; None where the answers are numbers
+    uniform  that of equal odds for all labels; None if the answers are numbers
     """
 
     loss: float | None
@@ -46,18 +46,23 @@ class Guess:
     uniform: float | None = None
 
     def beaten(self, loss: float) -> bool:
-        """Whether a loss is below that of guessing by more than its noise (as `Rate.learned`); true where unknown."""
+        """Return whether a loss is below that of guessing by more than its noise (as `Rate.learned`).
+
+        True where unknown.
+        """
         return self.loss is None or loss < self.loss - NOISE * abs(self.loss)
 
     def on_the_way(self, loss: float, start: float) -> bool:
-        """Whether a network has learned a part of the frequencies so far: with many labels that takes more steps."""
+        """Return whether a network has learned a part of the frequencies so far: with many labels that takes more
+        steps.
+        """
         if self.loss is None or self.uniform is None or start - loss < 2 * NOISE * abs(start):
             return False
         away = max(NOISE * abs(self.loss), NEAR * (self.uniform - self.loss))
         return self.loss + away < loss < self.uniform - NOISE * abs(self.uniform)
 
     def near(self, loss: float) -> bool:
-        """Whether a loss is that of guessing, within twice its noise."""
+        """Return whether a loss is that of guessing, within twice its noise."""
         return self.loss is not None and abs(loss - self.loss) <= 2 * NOISE * abs(self.loss)
 
 
@@ -72,11 +77,11 @@ class LossCall:
 
     @property
     def dimension(self) -> int:
-        """Along which a constant answer differs: classes, or the last one; -1 where there is one number per sample."""
+        """Along which a constant answer differs: classes, or the last one; -1 if there is one number per sample."""
         return min(1, self.prediction.dim() - 1) if self.function in CLASSES else self.prediction.dim() - 1
 
     def at(self, constant: Tensor) -> Tensor:
-        """The loss of the same prediction for all samples."""
+        """Return the loss of the same prediction for all samples."""
         result: Tensor = self.function(self.answer(constant), *self.rest, **self.options)
         return result
 
@@ -119,9 +124,9 @@ class _Catch(TorchFunctionMode):
 
 
 def guess(model: nn.Module, bare: nn.Module | None, loss: Loss, batches: Sequence[Batch]) -> Guess:
-    """The loss of guessing on these batches.
+    """Return the loss of guessing on these batches.
 
-    bare  the module that the loss calls; None where it calls none
+    bare  the module that the loss calls; None if it calls none
     """
     try:
         return _by_calls(model, loss, batches) or _by_output(model, bare, loss, batches)
@@ -130,7 +135,7 @@ def guess(model: nn.Module, bare: nn.Module | None, loss: Loss, batches: Sequenc
 
 
 def _by_calls(model: nn.Module, loss: Loss, batches: Sequence[Batch]) -> Guess | None:
-    """By the losses of torch that it calls; None where it calls none."""
+    """By the losses of torch that it calls; None if it calls none."""
     calls: list[list[LossCall]] = []
     for batch in batches:
         with torch.no_grad(), _Catch() as caught:

@@ -33,7 +33,7 @@ class Rung:
 
 
 def score(rate: float, loss: float, start_loss: float, centre: float, width: float = WIDTH) -> float:
-    """loss / (NOISE start) + log(rate / centre)^2 / (2 width^2), lower is better.
+    """Return loss / (NOISE start) + log(rate / centre)^2 / (2 width^2), lower is better.
 
     Where a few steps tell rates apart the losses decide; where they do not, what was known before any step does.
     """
@@ -41,7 +41,9 @@ def score(rate: float, loss: float, start_loss: float, centre: float, width: flo
 
 
 def too_few(start: float, middle: float, end: float, steady: bool = True) -> bool | None:
-    """Whether the loss hardly fell, or at a steady rate still falls as fast in the second half; None where it rose.
+    """Return whether the loss hardly fell, or at a steady rate still falls as fast in the second half.
+
+    None if it rose.
 
     >>> too_few(2.3, 2.2, 1.9), too_few(3.3, 2.9, 2.8), too_few(2.3, 2.4, 2.9)
     (True, False, None)
@@ -53,7 +55,7 @@ def too_few(start: float, middle: float, end: float, steady: bool = True) -> boo
 
 
 def next_rung(steps: Mapping[float, Rung], most: int) -> float | None:
-    """The next rung k, None when the minimum is inside and the edge is known, or the budget is used up.
+    """Return the next rung k, None when the minimum is inside and the edge is known, or the budget is used up.
 
     A rung between two others (half a step of the ladder) narrows the edge.
     """
@@ -77,13 +79,13 @@ def next_rung(steps: Mapping[float, Rung], most: int) -> float | None:
 
 
 def lowest(steps: Mapping[float, Rung]) -> float | None:
-    """The rung of the lowest score; None where none is finite."""
+    """Return the rung of the lowest score; None if none is finite."""
     finite = {k: step.score for k, step in steps.items() if math.isfinite(step.score)}
     return min(finite, key=lambda k: finite[k]) if finite else None
 
 
 def vertex(rates: Sequence[float], scores: Sequence[float]) -> float | None:
-    """The rate of the lowest point of the parabola through the lowest score and its neighbours, over log rate.
+    """Return the rate of the lowest point of the parabola through the lowest score and its neighbours, over log rate.
 
     Between the neighbours in any case; the lowest rate itself where it stands at an end of the ladder.
     """
@@ -105,7 +107,7 @@ def vertex(rates: Sequence[float], scores: Sequence[float]) -> float | None:
 
 
 def between(rates: Sequence[float], too_large: Sequence[bool], best: float) -> tuple[float, float] | None:
-    """The last rate that learned and the first above it that was too large; None where none was."""
+    """Return the last rate that learned and the first above it that was too large; None if none was."""
     pairs = sorted(zip(rates, too_large, strict=True))
     above = [rate for rate, bad in pairs if bad and rate > best]
     if not above:
@@ -115,7 +117,7 @@ def between(rates: Sequence[float], too_large: Sequence[bool], best: float) -> t
 
 
 def most_steps(steps: int, rates: int, longer: bool) -> int:
-    """Training steps at most, all rehearsals together.
+    """Return training steps at most, all rehearsals together.
 
     >>> most_steps(20, 6, False), most_steps(20, 6, True)
     (120, 280)
@@ -125,7 +127,8 @@ def most_steps(steps: int, rates: int, longer: bool) -> int:
 
 
 def describe_cost(steps: int, rates: int, longer: bool) -> str:
-    """
+    """Return the cost as text.
+
     >>> describe_cost(20, 6, True)
     'at most 120 training steps (280 if 20 at a time turn out to be too few)'
     """

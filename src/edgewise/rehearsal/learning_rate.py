@@ -87,7 +87,7 @@ def learning_rate(
     longer: bool = True,
     progress: Tell | bool | None = None,
 ) -> Rate:
-    """The rate at which this model learns best in its first steps, tried on copies; the model is not touched.
+    """Return the rate at which this model learns best in its first steps, tried on copies; the model is not touched.
 
     model       as it is trained: also compiled, inside DistributedDataParallel, or sharded by fully_shard; or the
                 `ModelMap` of a model that is in none of these, so that it is not mapped again
@@ -237,7 +237,7 @@ class _Search:
         return STREAM * math.sqrt(unit) if unit else 2e-3
 
     def _unit(self, model: nn.Module, optimizer: torch.optim.Optimizer, rates: Rates) -> float | None:
-        """The rate at which one step moves the stream by its own size, from one small step; None where none moves."""
+        """The rate at which one step moves the stream by its own size, from one small step; None if none moves."""
         clock = time.perf_counter()
         training_step(model, None, self.plan, 0)
         gradients = [p.grad for p in model.parameters() if p.grad is not None]
@@ -341,7 +341,7 @@ class _Search:
         )
 
     def _nothing_learned(self, rehearsals: list[Rehearsal]) -> str | None:
-        """Why no rate is named: every one hurts, or none leaves the loss of guessing; None where one learns."""
+        """Why no rate is named: every one hurts, or none leaves the loss of guessing; None if one learns."""
         lowest = min((r.loss for r in rehearsals), default=math.inf)
         span = f"{format_rate(rehearsals[0].rate)} to {format_rate(rehearsals[-1].rate)}"
         if not lowest < self.start.loss + 2 * NOISE * abs(self.start.loss):

@@ -32,7 +32,7 @@ TOLERANCE = 0.01
 
 
 def factory_of(optimizer: Any) -> Factory:
-    """A function of the model that makes the optimizer, from a class of torch.optim or such a function."""
+    """Return a function of the model that makes the optimizer, from a class of torch.optim or such a function."""
     if optimizer is None:
         return lambda model: torch.optim.AdamW(trainable(model), lr=1e-3, betas=(0.9, 0.95), weight_decay=0.0)
     inner = optimizer
@@ -55,7 +55,7 @@ def _checked(optimizer: Any) -> Optimizer:
 
 
 def trainable(model: nn.Module) -> list[nn.Parameter]:
-    """The parameters that require a gradient; refused where there is none."""
+    """Return the parameters that require a gradient; raise `BadInput` if there is none."""
     parameters = [p for p in model.parameters() if p.requires_grad]
     if not parameters:
         total = sum(1 for _ in model.parameters())
@@ -67,20 +67,22 @@ def trainable(model: nn.Module) -> list[nn.Parameter]:
 
 
 def without_state(optimizer: Optimizer) -> dict[int, Any]:
-    """What a copy of an optimizer is to find in place of its state: nothing yet, so that it is not copied either."""
+    """Return what a copy of an optimizer is to find in place of its state: nothing yet, so that it is not copied
+    either.
+    """
     inner = innermost(optimizer)
     return {id(inner.state): defaultdict(dict)}
 
 
 def innermost(optimizer: Optimizer) -> Optimizer:
-    """The optimizer inside wrappers such as `edgewise.optim.LogitTrust`."""
+    """Return the optimizer inside wrappers such as `edgewise.optim.LogitTrust`."""
     while isinstance(optimizer, OptimizerWrapper):
         optimizer = optimizer.optimizer
     return optimizer
 
 
 def refuse_optimizer(optimizer: Optimizer, model: nn.Module) -> None:
-    """An optimizer of other parameters, of frozen ones only, or one that evaluates the loss several times a step."""
+    """Reject an optimizer of other or frozen parameters, or one that evaluates the loss several times a step."""
     own = {id(p) for p in model.parameters()}
     listed = [p for group in optimizer.param_groups for p in group["params"]]
     foreign = sum(id(p) not in own for p in listed)
@@ -124,12 +126,12 @@ class Rates:
 
 
 def is_sgd(optimizer: Optimizer) -> bool:
-    """Whether steps are proportional to the gradient, so that curvature bounds the rate."""
+    """Return whether steps are proportional to the gradient, so that curvature bounds the rate."""
     return isinstance(innermost(optimizer), torch.optim.SGD)
 
 
 def describe_optimizer(optimizer: Optimizer) -> str:
-    """For people: "AdamW (0.9, 0.95)", "SGD, momentum 0.9"."""
+    """Return "AdamW (0.9, 0.95)", "SGD, momentum 0.9"."""
     inner = innermost(optimizer)
     group, name = inner.param_groups[0], type(inner).__name__
     if "betas" in group:
@@ -141,7 +143,7 @@ def describe_optimizer(optimizer: Optimizer) -> str:
 
 
 def copied(optimizer: Optimizer, memo: dict[int, Any]) -> Optimizer:
-    """The same settings for the parameters that `memo` names, without any state."""
+    """Return the same settings for the parameters that `memo` names, without any state."""
     return copy.deepcopy(optimizer, memo | without_state(optimizer))
 
 
@@ -154,7 +156,7 @@ class Joint(Optimizer):
         self.param_groups = [group for o in self.optimizers for group in o.param_groups]
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """One step of each."""
+        """Return one step of each."""
         result = None if closure is None else closure()
         for optimizer in self.optimizers:
             optimizer.step()
@@ -162,7 +164,10 @@ class Joint(Optimizer):
 
 
 def muon_and_adamw(model: nn.Module) -> Optimizer:
-    """Muon where a matrix maps a stream to a stream; AdamW for embeddings, the readout, vectors and everything else."""
+    """Return Muon where a matrix maps a stream to a stream.
+
+    AdamW for embeddings, the readout, vectors and everything else.
+    """
     if not hasattr(torch.optim, "Muon"):
         raise BadInput(
             f"torch {torch.__version__} has no torch.optim.Muon. Use torch 2.9 or later, or adamw or sgd."
@@ -184,7 +189,7 @@ def muon_and_adamw(model: nn.Module) -> Optimizer:
 
 
 def sgd_limit(optimizer: Optimizer, curvature: float) -> float:
-    """The largest stable rate of the first group."""
+    """Return the largest stable rate of the first group."""
     group = innermost(optimizer).param_groups[0]
     momentum = float(group["momentum"])
     damped = 1 + 2 * momentum if group["nesterov"] else 1 - float(group["dampening"]) if momentum else 1.0
@@ -194,9 +199,10 @@ def sgd_limit(optimizer: Optimizer, curvature: float) -> float:
 def largest_curvature(
     model: nn.Module, loss: Loss, batch: Batch, optimizer: Optimizer, ratios: tuple[float, ...]
 ) -> float:
-    """The largest eigenvalue of D^1/2 H D^1/2 on one batch, D the ratios of the parameters' rates to the first group's.
+    """Return the largest eigenvalue of D^1/2 H D^1/2 on one batch, D the ratios of the parameters' rates to the
+    first group's.
 
-    Weight decay adds to the curvature. Refused where it is not positive: then it bounds no rate.
+    Weight decay adds to the curvature. Refused if it is not positive: then it bounds no rate.
     """
     from scipy.sparse.linalg import ArpackNoConvergence, LinearOperator, eigsh
 

@@ -2,7 +2,7 @@
 
     P = 1 / (1 + exp(w x + u v - b)),   x = -log max(1 - loss_20 / loss_0, 1 %),   v = -log(p / (1 - p))
 
-p is the probability of the verdict; where there is none, the same form without v has constants of its own. The table
+p is the probability of the verdict; if there is none, the same form without v has constants of its own. The table
 `chances.json` is written by `python -m experiments.trainability.combined` from recorded runs.
 """
 
@@ -34,7 +34,7 @@ Steps = tuple[float | None, float | None, float | None]
 
 @cache
 def chance_table() -> dict[str, Any]:
-    """Constants with all families and without each, and how well they did on families left out."""
+    """Return constants with all families and without each, and how well they did on families left out."""
     values: dict[str, Any] = json.loads(
         resources.files("edgewise.rehearsal").joinpath("chances.json").read_text()
     )
@@ -42,7 +42,10 @@ def chance_table() -> dict[str, Any]:
 
 
 def fall(rate: Rate) -> float | None:
-    """The share of the first loss that is gone after 20 steps, at the best rate tried; None where fewer were run."""
+    """Return the share of the first loss that is gone after 20 steps, at the best rate tried.
+
+    None if fewer were run.
+    """
     rows = [r.losses[STEPS - MEAN : STEPS] for r in rate.rehearsals if len(r.losses) >= STEPS]
     means = [sum(row) / MEAN for row in rows]
     finite = [mean for mean in means if math.isfinite(mean)]
@@ -50,7 +53,10 @@ def fall(rate: Rate) -> float | None:
 
 
 def chances(rate: Rate, verdict: Verdict | None = None) -> Probability | None:
-    """The probability that this network trains; `low` and `high`: as one family or another is left out of the fit."""
+    """Return the probability that this network trains.
+
+    `low` and `high`: as one family or another is left out of the fit.
+    """
     share = fall(rate)
     if share is None:
         return None
@@ -61,7 +67,7 @@ def chances(rate: Rate, verdict: Verdict | None = None) -> Probability | None:
 
 
 def chance(share: float, start: float | None, constants: Mapping[str, float]) -> float:
-    """The curve at one fall of the loss, and one probability of the start."""
+    """Return the curve at one fall of the loss, and one probability of the start."""
     risk = constants["fall"] * -math.log(max(share, LEAST_FALL)) - constants["offset"]
     if start is not None:
         p = min(max(start, CERTAIN), 1 - CERTAIN)
@@ -106,7 +112,7 @@ class Outlook:
 
 
 def outlook(rate: Rate, verdict: Verdict | None = None) -> Outlook:
-    """The combined answer of a rehearsal and, where there is one, of the verdict on the untrained network.
+    """Return the combined answer of a rehearsal and, if there is one, of the verdict on the untrained network.
 
     rate     from `edgewise.learning_rate`
     verdict  from `edgewise.judge`; what it says about the start becomes the reason and the cure
@@ -164,9 +170,10 @@ def _share(rate: Rate) -> str:
 
 
 def steps_to(rehearsal: Rehearsal, level: float) -> Steps:
-    """Steps to a loss by the power law loss = c t^-p through the second half of a rehearsal, with a 95 % interval.
+    """Return steps to a loss by the power law loss = c t^-p through the second half of a rehearsal, with a 95 %
+    interval.
 
-    From the standard error of p; None where the loss does not fall, or has no logarithm.
+    From the standard error of p; None if the loss does not fall, or has no logarithm.
     """
     half = len(rehearsal.losses) // 2
     points = [

@@ -31,9 +31,7 @@ class Moment:
     step: int
     loss: float  # on batches that it does not train on
     moved: float  # |stream - stream at the start| / |stream at the start|
-    separation: (
-        float | None
-    )  # mean of 1 - cosine between tokens of the last stream; None where it was not read
+    separation: float | None  # mean of 1 - cosine between tokens of the last stream; None if it was not read
     output: float  # root mean square of the outputs
 
 
@@ -48,7 +46,7 @@ class Rehearsal:
     losses: tuple[float, ...]  # of each training batch before its step
     moments: tuple[Moment, ...]
     step_change: float | None  # |change of the last stream in the last step| / |stream|
-    reason: str | None = None  # why this rate is too large; None where it is not
+    reason: str | None = None  # why this rate is too large; None if it is not
     left_at: int | None = None  # the step at which that was seen
 
     @property
@@ -70,7 +68,7 @@ class Rehearsal:
         return value if math.isfinite(value) else math.inf
 
     def at(self, step: int) -> Moment:
-        """The last look up to a step; the first one where there was none yet."""
+        """Return the last look up to a step; the first one if there was none yet."""
         return (
             next((m for m in reversed(self.moments) if m.step <= step), self.moments[0])
             if self.moments
@@ -86,10 +84,10 @@ class Rehearsal:
 class Rate:
     """The answer of `edgewise.learning_rate`; rates are those of the first parameter group."""
 
-    best: float | None  # None where no rate learned
+    best: float | None  # None if no rate learned
     low: float | None
     high: float | None
-    edge: float | None  # the largest rate that still learns; None where no rate that was tried was too large
+    edge: float | None  # the largest rate that still learns; None if no rate that was tried was too large
     rehearsals: tuple[Rehearsal, ...]  # by rate
     start: Moment
     optimizer: str
@@ -103,14 +101,12 @@ class Rate:
     estimate: float = 0.0  # seconds, as said beforehand
     interrupted: bool = False
     notes: tuple[str, ...] = field(default=())
-    guess: float | None = (
-        None  # loss of the best constant answer on fresh batches; None where it was not found
-    )
+    guess: float | None = None  # loss of the best constant answer on fresh batches; None if it was not found
     reason: str | None = None  # why no rate is named
 
     @property
     def learned(self) -> bool | None:
-        """Whether a rehearsal left the loss of the best constant answer; None where that is not known."""
+        """Whether a rehearsal left the loss of the best constant answer; None if that is not known."""
         if self.guess is None:
             return None
         return min((r.loss for r in self.rehearsals), default=math.inf) < self.guess - NOISE * abs(self.guess)
@@ -127,13 +123,13 @@ class Rate:
 
     @property
     def at_edge(self) -> Rehearsal | None:
-        """The rehearsal at the largest rate that still learned: what a running training can be held against."""
+        """The rehearsal at the largest rate that still learned: what a running training can be compared with."""
         learned = [rehearsal for rehearsal in self.rehearsals if rehearsal.reason is None]
         return learned[-1] if learned else None
 
     @property
     def beyond(self) -> Rehearsal | None:
-        """The rehearsal at the smallest rate that was too large; None where none was."""
+        """The rehearsal at the smallest rate that was too large; None if none was."""
         learned = self.at_edge
         above = [
             r for r in self.rehearsals if r.reason is not None and (learned is None or r.rate > learned.rate)
@@ -141,12 +137,12 @@ class Rate:
         return above[0] if above else None
 
     def to_json(self) -> str:
-        """One JSON document; numbers that are not finite are null."""
+        """Return one JSON document; numbers that are not finite are null."""
         return json.dumps({"version": VERSION, **plain(asdict(self))}, allow_nan=False)
 
     @classmethod
     def from_json(cls, text: str) -> Rate:
-        """The inverse of `to_json`; a loss that was not finite comes back as infinite."""
+        """Return the inverse of `to_json`; a loss that was not finite comes back as infinite."""
         try:
             values = json.loads(text)
         except ValueError as error:
@@ -172,7 +168,7 @@ class Rate:
 
 
 def plain(value: Any) -> Any:
-    """Dicts and lists for JSON; a number that is not finite is null."""
+    """Return dicts and lists for JSON; a number that is not finite is null."""
     if isinstance(value, dict):
         return {name: plain(item) for name, item in value.items()}
     if isinstance(value, (list, tuple)):
@@ -191,7 +187,7 @@ def _rehearsal(values: Mapping[str, Any]) -> Rehearsal:
 
 
 def format_rate(rate: float) -> str:
-    """Two digits: 1.6e-3 for rates below a hundredth, 0.16 above."""
+    """Return two digits: 1.6e-3 for rates below a hundredth, 0.16 above."""
     if rate >= 0.01:
         return f"{rate:.2g}"
     mantissa, exponent = f"{rate:.1e}".split("e")
@@ -211,7 +207,7 @@ def _advice(rate: Rate) -> str:
 
 
 def edge(rate: Rate) -> list[str]:
-    """Where rates become too large, and why; no sentence where no rate learned."""
+    """Return where rates become too large, and why; no sentence if no rate learned."""
     beyond = rate.beyond
     if rate.best is None:
         return []
@@ -230,7 +226,7 @@ def _why(rate: Rate, beyond: Rehearsal) -> str:
 
 
 def cost(rate: Rate) -> str:
-    """What the answer rests on, and what it is silent about."""
+    """Return what the answer rests on, and what it is silent about."""
     ended = "; interrupted, so this rests on what was finished" if rate.interrupted else ""
     return (
         f"Read from {len(rate.rehearsals)} rehearsals of {rate.steps} steps on a copy ({rate.passes} steps, "
@@ -240,7 +236,7 @@ def cost(rate: Rate) -> str:
 
 
 def with_reasons(rehearsals: Sequence[Rehearsal], best: Rehearsal | None, start: Moment) -> list[Rehearsal]:
-    """Every rehearsal with the reason why its rate is too large, where it is; no rate up to the best one is."""
+    """Return every rehearsal with the reason why its rate is too large, where it is; no rate up to the best one is."""
     return [_judged(rehearsal, best, start) for rehearsal in rehearsals]
 
 

@@ -1,6 +1,6 @@
 """One short training at one rate, on a copy of the model, or in place from a snapshot if it is sharded.
 
-A copy is drawn anew for every rate, so that each starts from the same weights, buffers and Python state, and only one
+A copy is drawn again for every rate, so that each starts from the same weights, buffers and Python state, and only one
 exists at a time. FSDP2 cannot be copied: its shards are trained in place and put back from a snapshot, bit for bit.
 """
 
@@ -66,7 +66,7 @@ class ModelCopies:
 
     @contextmanager
     def open(self) -> Iterator[tuple[nn.Module, Optimizer]]:
-        """A model at its start in training mode, as it is called in training, and its optimizer without any state."""
+        """Give a model at its start in training mode, wrapped as in training, and its optimizer without any state."""
         with self._in_place() if self.sharded else self._copy() as (model, optimizer):
             if not self.model.training:  # as from_pretrained leaves a model
                 model.train()
@@ -134,7 +134,7 @@ def _wrapped_again(model: nn.Module, bare: nn.Module) -> nn.Module:
 
 
 def _processes(model: nn.Module, sharded: bool) -> Any:
-    """The processes that train this model together; None where it is trained alone."""
+    """The processes that train this model together; None if it is trained alone."""
     if not (dist.is_available() and dist.is_initialized()):
         return None
     layer: nn.Module | None = model
@@ -165,7 +165,7 @@ class TrainingSettings:
         return HALF_SCALE if self.autocast == torch.float16 else 1.0
 
     def rate(self, rate: float, step: int) -> float:
-        """The rate of one step: a linear warm-up, then constant."""
+        """Return the rate of one step: a linear warm-up, then constant."""
         return rate * min(1.0, (step + 1) / self.warmup) if self.warmup else rate
 
     @property
@@ -173,12 +173,12 @@ class TrainingSettings:
         return self.steps // 2
 
     def looks(self) -> frozenset[int]:
-        """After which steps the network is looked at: 1, 2, 4, 8, ..., half of them, the last but one and the last."""
+        """Return the steps after which the network is measured: 1, 2, 4, 8, ..., half, and the last two."""
         doubling = {2**k for k in range(20) if 2**k < self.steps}
         return frozenset(doubling | {self.half, self.steps - 1, self.steps} - {0})
 
     def over_processes(self, value: float) -> float:
-        """The mean over the processes that train together, so that all of them decide alike."""
+        """Return the mean over the processes that train together, so that all of them decide alike."""
         if self.group is None:
             return value
         total = torch.tensor(value, dtype=torch.float64)
@@ -195,7 +195,7 @@ def rehearse(
     start: View,
     tell: Callable[[], None],
 ) -> Rehearsal:
-    """The steps at one rate; it ends early where the loss is not finite. `tell` is called after every step."""
+    """Return the steps at one rate; it ends early where the loss is not finite. `tell` is called after every step."""
     torch.manual_seed(plan.seed)  # dropout is the same for every rate
     rates, losses, moments = Rates(optimizer), [], []
     stream, change = start.stream, None
@@ -216,7 +216,9 @@ def rehearse(
 
 
 def training_step(model: nn.Module, optimizer: Optimizer | None, plan: TrainingSettings, step: int) -> float:
-    """One step of the optimizer on the mean gradient of its batches; returns the loss before it, over all processes.
+    """Return one step of the optimizer on the mean gradient of its batches.
+
+    Returns the loss before it, over all processes.
 
     Where the loss is not finite on any process, none of them steps.
     """
@@ -253,7 +255,7 @@ def backward(model: nn.Module, plan: TrainingSettings, batch: Batch) -> float:
 
 
 def relative(one: Tensor, other: Tensor) -> float:
-    """|one - other| / |other|; NaN where they cannot be compared."""
+    """Return |one - other| / |other|; NaN where they cannot be compared."""
     if one.shape != other.shape:
         return math.nan
     length = torch.linalg.vector_norm(other.double())

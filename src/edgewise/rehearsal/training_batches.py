@@ -38,12 +38,15 @@ class BatchSplit:
     notes: tuple[str, ...] = ()
 
     def at(self, step: int, accumulate: int) -> list[Batch]:
-        """The batches of one optimizer step, in turn where there are fewer than the rehearsal takes."""
+        """Return the batches of one optimizer step, in turn where there are fewer than the rehearsal takes."""
         return [self.train[(step * accumulate + part) % len(self.train)] for part in range(accumulate)]
 
 
 def first_batches(batches: Iterable[Batch], count: int) -> list[Batch]:
-    """The first batches of whatever the user has, those to be held back included; refused where too few or empty."""
+    """Return the first batches of whatever the user has, those to be held back included.
+
+    Refused where too few or empty.
+    """
     rows = _read(batches, count + FRESH)
     if len(rows) < 2:
         raise BadInput(
@@ -56,7 +59,7 @@ def first_batches(batches: Iterable[Batch], count: int) -> list[Batch]:
 
 
 def split_batches(batches: Iterable[Batch], rows: list[Batch], steps: int, accumulate: int) -> BatchSplit:
-    """Those of the first batches that some steps take; fresh ones come after those that are trained on."""
+    """Return those of the first batches that some steps take; fresh ones come after those that are trained on."""
     needed, read = steps * accumulate, len(rows)
     rows = rows[: needed + FRESH]
     held = max(1, min(FRESH, len(rows) // 4))
@@ -122,7 +125,7 @@ class _Generators:
 def synthetic_batches(
     model: nn.Module, count: int, size: int = 16, tokens: int | None = None, seed: int = 0
 ) -> list[Batch]:
-    """Keyword arguments with labels, for a Hugging Face model; refused where a model has no loss of its own."""
+    """Return keyword arguments with labels, for a Hugging Face model; raise if a model has no loss of its own."""
     generator = torch.Generator().manual_seed(seed)
     accepted = inspect.signature(model.forward).parameters
     if "labels" not in accepted or getattr(model, "config", None) is None:

@@ -56,14 +56,14 @@ class Validation:
         self.whole = whole  # the mean over processes
         self.stack: Stack | None = None
         self.entry: str | None = (
-            ""  # the module that the loss calls: the model, or a part of it; None where none is
+            ""  # the module that the loss calls: the model, or a part of it; None if none is
         )
         self.block: str | None = None  # the module whose output is the last stream
         self.note = ""
         self._ready = False
 
     def measure(self, model: nn.Module, batches: int | None = None) -> View:
-        """The mean loss over fresh batches (all, or the first few), stream and output on the first."""
+        """Return the mean loss over fresh batches (all, or the first few), stream and output on the first."""
         whole = unwrap(model)
         with _evaluating(whole), torch.no_grad(), _eagerly():
             if not self._ready:
@@ -79,7 +79,7 @@ class Validation:
         return View(mean, stream.detach().float().flatten(), None if math.isnan(apart) else apart, size)
 
     def guess(self, model: nn.Module) -> Guess:
-        """The loss of the best constant answer on the fresh batches; after the first look."""
+        """Return the loss of the best constant answer on the fresh batches; after the first look."""
         whole = unwrap(model)
         with _evaluating(whole), _eagerly():
             bare = None if self.entry is None else whole.get_submodule(self.entry)
@@ -153,7 +153,7 @@ class Validation:
         return catch.shaped(catch.finished()[-1])
 
     def _separation(self, bare: nn.Module, stream: Tensor, call: LossCall | None) -> float:
-        """NaN where there is no stream, no pair of tokens, or no finite number."""
+        """NaN if there is no stream, no pair of tokens, or no finite number."""
         if self.stack is None or stream.shape[1] < 2 or not bool(torch.isfinite(stream).all()):
             return math.nan
         shape = (stream.shape[0], stream.shape[1])
@@ -182,7 +182,7 @@ class _Record:
 
 
 def checked(value: Any) -> Tensor:
-    """The loss, refused where it is not one number."""
+    """Return the loss, refused if it is not one number."""
     if not isinstance(value, Tensor) or value.numel() != 1:
         kind = f"a tensor {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
         raise BadInput(f"loss(model, batch) must return one number as a tensor, got {kind}.")

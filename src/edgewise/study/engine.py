@@ -21,12 +21,12 @@ PER_CORE = 64  # processes; cases that wait may use more of them than there are 
 
 
 def folder_of(name: str, into: str | Path) -> Path:
-    """Where the runs of a recipe are written."""
+    """Return where the runs of a recipe are written."""
     return Path(into).resolve() / name
 
 
 def records_of(name: str, into: str | Path) -> Path:
-    """Where the records of a recipe are."""
+    """Return where the records of a recipe are."""
     return folder_of(name, into) / RECORDS
 
 
@@ -49,11 +49,11 @@ class Work:
         return self.folder / RECORDS
 
     def contents(self) -> store.Contents:
-        """What the store holds of these cases."""
+        """Return what the store holds of these cases."""
         return store.read(store.files_of(self.records), set(self.cases))
 
     def missing(self, done: Collection[str]) -> list[str]:
-        """The cases that are not done, in order."""
+        """Return the cases that are not done, in order."""
         return [case for case in self.cases if case not in done]
 
     def start_fresh(self) -> None:
@@ -83,7 +83,7 @@ class Results:
 
 
 def results_of(work: Work, contents: store.Contents) -> Results:
-    """What a store's contents hold of some work."""
+    """Return what a store's contents hold of some work."""
     records = [contents.done[case] for case in work.cases if case in contents.done]
     cases = [Result(record.case, record.value or {}, record.seconds) for record in records]
     failures = {case: record.error or "" for case, record in contents.failed.items()}

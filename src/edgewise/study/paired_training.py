@@ -60,7 +60,7 @@ def prove(
     plan      a Plan of such a model, or a goal for which one is made from the first model
     batches   a function of the seed, or a list, of (inputs, labels); default: a built-in task that fits the model
     loss      of (model, inputs, labels); default: cross-entropy of the model's output
-    rates     tried in each arm and seed by successive halving; the best goes on
+    rates     tried in each arm and seed by successive halving; the best continues
     progress  called with the fraction done; without it a bar is shown on a terminal
     trial, second_look, schedule, clip  for both arms, as in `edgewise.study.train.train`
     """
@@ -176,14 +176,14 @@ class Learner(nn.Module):
         self.core, self.entrance, self.readout, self.per_token = core, entrance, readout, per_token
 
     def features(self, inputs: Tensor) -> Tensor:
-        """What the readout reads: (B, f), or (B, n, f) where every token has a label."""
+        """Return what the readout reads: (B, f), or (B, n, f) where every token has a label."""
         out = first_output(call(self.core, self.core_input(inputs)))
         if out.ndim > 3:
             return out.flatten(2).mean(-1)
         return out if self.per_token or out.ndim == 2 else out.mean(1)
 
     def core_input(self, inputs: Tensor) -> Any:
-        """The task's inputs as the core takes them."""
+        """Return the task's inputs as the core takes them."""
         stream = self.entrance(inputs)
         return {"pixel_values": stream} if _takes(self.core, "pixel_values") else stream
 
@@ -239,7 +239,7 @@ class Lesson:
 
 
 def lesson(model: nn.Module) -> Lesson:
-    """What this module can learn here; refused when no kind of input fits it."""
+    """Return what this module can learn here; raise `BadInput` if no kind of input fits it."""
     if _takes(model, "labels") and not hasattr(model, "config"):
         return Lesson(task("digits"), lambda core: core)
     try:
@@ -286,7 +286,7 @@ def _matrix(fan_in: int, fan_out: int) -> nn.Linear:
 
 
 def first_output(output: Any) -> Tensor:
-    """Logits, the last hidden state, or the first tensor of an output."""
+    """Return logits, the last hidden state, or the first tensor of an output."""
     for name in ("logits", "last_hidden_state"):
         tensor = getattr(output, name, None)
         if isinstance(tensor, Tensor):

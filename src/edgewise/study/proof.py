@@ -59,7 +59,7 @@ class Difference:
 
 
 def compare(plain: Sequence[float], planned: Sequence[float]) -> Difference:
-    """Differences of finite final losses; one pair alone has neither effect size nor p-value."""
+    """Return differences of finite final losses; one pair alone has neither effect size nor p-value."""
     gap = np.asarray(plain, float) - np.asarray(planned, float)
     mean = float(gap.mean())
     if len(gap) < 2:
@@ -151,11 +151,11 @@ class Proof:
         return " ".join(lines)
 
     def draw(self) -> Figure:
-        """Loss against step: the mean over seeds as a line, all seeds as a band."""
+        """Return loss against step: the mean over seeds as a line, all seeds as a band."""
         return self.sheet("Loss in training, before and after the plan").draw()
 
     def sheet(self, title: str, scale: str = "", stride: float = 1.0) -> Sheet:
-        """The figure as data; `stride` is the number of steps between two stored losses."""
+        """Return the figure as data; `stride` is the number of steps between two stored losses."""
         curves = []
         for group, arm in ((1, self.plain), (0, self.planned)):
             low, middle, high = _band(arm.losses, self.steps)

@@ -32,7 +32,7 @@ class RandomOrbit:
 
 
 def simulated(architecture: Architecture, *, seed: int, start_overlap: float = 0.0) -> RandomOrbit:
-    """The orbit of one random network that starts from Gaussian tokens of the given overlap."""
+    """Return the orbit of one random network that starts from Gaussian tokens of the given overlap."""
     import numpy as np
     import torch
 
@@ -48,14 +48,14 @@ def simulated(architecture: Architecture, *, seed: int, start_overlap: float = 0
 
 
 def simulated_orbit(case: dict[str, Any]) -> dict[str, Any]:
-    """`simulated` for a recipe: a case with knobs, seed and start_overlap to rows of few digits, by name."""
+    """Return `simulated` for a recipe: a case with knobs, seed and start_overlap to rows of few digits, by name."""
     network = transformer(**case["knobs"])
     orbit = simulated(network, seed=case["seed"], start_overlap=case["start_overlap"])
     return {name: rounded(row) for name, row in vars(orbit).items()}
 
 
 def simulated_streams(architecture: Architecture, *, seed: int, start_overlap: float = 0.0) -> list[Tensor]:
-    """The tokens of the same network at the embedding and after every block, each (n, d)."""
+    """Return the tokens of the same network at the embedding and after every block, each (n, d)."""
     import torch
 
     with torch.random.fork_rng(), torch.no_grad():

@@ -34,7 +34,7 @@ INSTALLED = "edgewise_recipes"  # the folder of a wheel that holds them, beside 
 
 @dataclass(frozen=True)
 class Claim:
-    """One statement and its outcome; `held` is None where the results do not decide it.
+    """One statement and its outcome; `held` is None if the results do not decide it.
 
     numbers: what the outcome rests on, by name. parts: the single statements of a `Claim.all`. rows: which rows
     of the sources (`papers/rows.yaml`, such as "A28") the statement answers.
@@ -63,7 +63,7 @@ class Claim:
 
     @classmethod
     def all(cls, claims: Sequence[Claim]) -> Claim:
-        """Several statements as one: it holds if all hold, and fails if one fails."""
+        """Return several statements as one: it holds if all hold, and fails if one fails."""
         if not claims:
             raise BadInput("Claim.all needs at least one claim.")
         outcomes = [claim.held for claim in claims]
@@ -81,7 +81,7 @@ class Claim:
         return {True: "held", False: "not held", None: "undecided"}[self.held]
 
     def to_dict(self) -> dict[str, Any]:
-        """For a JSON file."""
+        """Return for a JSON file."""
         words = {"published": self.published, "ours": self.ours, "scale": self.scale, "held": self.held}
         parts = {"parts": [part.to_dict() for part in self.parts]} if self.parts else {}
         rows = {"rows": list(self.rows)} if self.rows else {}
@@ -117,7 +117,7 @@ class Recipe:
         return _name(self.path)
 
     def cases(self, scale: str = "small") -> list[dict[str, Any]]:
-        """The cases of one scale as the store would give them back; duplicates and non-JSON are refused."""
+        """Return the cases of one scale as the store would give them back; duplicates and non-JSON are rejected."""
         cases = self._call("cases", scale)
         if not isinstance(cases, Sequence) or isinstance(cases, str):
             raise BadInput(
@@ -134,7 +134,7 @@ class Recipe:
         return [loads(text) for text in places]
 
     def checked_value(self, value: Any) -> dict[str, Any]:
-        """What `measure` returned, plain; anything that the store cannot hold is refused by its place."""
+        """Return what `measure` returned, plain; anything that the store cannot hold is rejected by its place."""
         if not isinstance(value, dict):
             raise BadInput(f"{self.path}: measure returned a {type(value).__name__}. A dict is expected.")
         return dict(plain(value, f"{self.path}: measure(case)"))
@@ -170,14 +170,19 @@ class Recipe:
 
 
 def home() -> Path | None:
-    """Where the recipes of edgewise are: beside the installed package, or in its checkout; None where neither is."""
+    """Return where the recipes of edgewise are: beside the installed package, or in its checkout.
+
+    None if neither is.
+    """
     package = Path(__file__).parents[1]
     places = (package.parent / INSTALLED, package.parents[1])
     return next((place for place in places if all((place / folder).is_dir() for folder in FOLDERS)), None)
 
 
 def locate(recipe: str | Path) -> Path:
-    """The file of a recipe: a path, or one that is shipped, as papers/poole2016exponential/figure1_length_map[.py]."""
+    """Return the file of a recipe: a path, or one that is shipped, as
+    papers/poole2016exponential/figure1_length_map[.py].
+    """
     path, shipped = Path(recipe), home()
     if path.is_file() or path.is_absolute() or shipped is None:
         return path
@@ -187,7 +192,7 @@ def locate(recipe: str | Path) -> Path:
 
 
 def load_recipe(path: str | Path) -> Recipe:
-    """Load a recipe file; one that lacks a function, or cannot be imported, is refused by name."""
+    """Load a recipe file; one that lacks a function, or cannot be imported, is rejected by name."""
     path = locate(path).resolve()
     _check(path)
     try:
@@ -207,7 +212,7 @@ class Heading:
 
 
 def read_heading(path: str | Path) -> Heading:
-    """Name and title of a recipe, from its place and docstring; one that lacks a function is refused by name."""
+    """Return name and title of a recipe, from its place and docstring; raise if it lacks a function."""
     path = Path(path).resolve()
     _check(path)
     return Heading(path, _name(path), _title(ast.get_docstring(_tree(path)), path))
@@ -223,7 +228,9 @@ def _title(docstring: str | None, path: Path) -> str:
 
 
 def find_recipes(folder: str | Path) -> list[Path]:
-    """Every file below the folder that means to be a recipe: it defines cases and measure, or is not even Python."""
+    """Return every file below the folder that means to be a recipe: it defines cases and measure, or is not even
+    Python.
+    """
     return [path for path in sorted(Path(folder).rglob("*.py")) if _meant(path)]
 
 
@@ -293,7 +300,7 @@ def _where(error: BaseException) -> str:
 
 
 def select(results: Sequence[Result], **where: Any) -> list[Result]:
-    """The results whose case has these values; refused where there is none."""
+    """Return the results whose case has these values; raise `BadInput` if there is none."""
     selection = [r for r in results if all(r.case.get(key) == value for key, value in where.items())]
     if not selection:
         raise BadInput(f"no result has {where}; the cases do not cover it.")
@@ -303,7 +310,9 @@ def select(results: Sequence[Result], **where: Any) -> list[Result]:
 def over_seeds(
     results: Sequence[Result], name: str, **where: Any
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Mean of a value over the selected cases, which differ in their seed, and its standard error (0 for one seed)."""
+    """Return mean of a value over the selected cases, which differ in their seed, and its standard error (0 for one
+    seed).
+    """
     import numpy as np
 
     values = np.array([r.value[name] for r in select(results, **where)], dtype=float)
@@ -313,12 +322,12 @@ def over_seeds(
 
 
 def seed_count(results: Sequence[Result]) -> int:
-    """How many random networks stand behind a point."""
+    """Return how many random networks stand behind a point."""
     return len({r.case["seed"] for r in results if "seed" in r.case})
 
 
 def rounded(values: Any, digits: int = 6) -> Any:
-    """The same nested numbers as lists with few digits, so that records stay small."""
+    """Return the same nested numbers as lists with few digits, so that records stay small."""
     if hasattr(values, "tolist"):
         values = values.tolist()
     if isinstance(values, (list, tuple)):

@@ -40,7 +40,7 @@ def withdraw(folder: Path) -> None:
 
 
 def document(work: Work, results: Results, claim: Claim | None) -> dict[str, Any]:
-    """What claim.json and `--json` say of a run."""
+    """Return what claim.json and `--json` say of a run."""
     words: dict[str, Any] = {
         "recipe": work.recipe.name,
         "title": work.recipe.title,
@@ -67,12 +67,15 @@ def _close(figure: Any) -> None:
 
 
 def recorded_file(path: Path, scale: str = "full") -> Path:
-    """<paper>/recorded/<figure>.jsonl, of a recipe's file; cases of the small scale are in <figure>.small.jsonl."""
+    """Return <paper>/recorded/<figure>.jsonl, of a recipe's file.
+
+    Cases of the small scale are in <figure>.small.jsonl.
+    """
     return path.parent / "recorded" / f"{path.stem}{'' if scale == 'full' else f'.{scale}'}.jsonl"
 
 
 def recorded_results(file: Path) -> list[Result]:
-    """The cases in a committed file, in its order."""
+    """Return the cases in a committed file, in its order."""
     if not file.is_file():
         raise BadInput(f"{file} is absent. Measure its recipe with edgewise run RECIPE --full --keep.")
     return [
@@ -89,7 +92,7 @@ class CommittedClaim:
 
 
 def recorded_summary(path: Path) -> CommittedClaim | None:
-    """Of a recipe's file; None if no result of it is committed."""
+    """Return the committed claim of a recipe's file; None if no result of it is committed."""
     file = recorded_file(path).with_suffix(".json")
     if not file.is_file():
         return None
@@ -102,7 +105,7 @@ def recorded_summary(path: Path) -> CommittedClaim | None:
 
 
 def read_recorded(work: Work) -> Results:
-    """The committed results of some work; nothing is written or measured."""
+    """Return the committed results of some work; nothing is written or measured."""
     path = recorded_file(work.recipe.path)
     if not path.is_file():
         raise BadInput(

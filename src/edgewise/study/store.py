@@ -32,7 +32,7 @@ _CHECK_DIGITS = 16
 
 
 def plain(value: Any, where: str) -> Any:
-    """`value` in dicts, lists, strings, numbers, booleans and None; anything else is refused by its place.
+    """Return `value` in dicts, lists, strings, numbers, booleans and None; anything else is rejected by its place.
 
     Tuples become lists and numpy scalars become Python's, as after a round trip through the store.
     """
@@ -66,7 +66,7 @@ def _refusal(value: Any, where: str) -> str:
 
 
 def dumps(value: Any) -> str:
-    """Canonical JSON of a plain value: sorted keys, no spaces, non-finite numbers by name."""
+    """Return canonical JSON of a plain value: sorted keys, no spaces, non-finite numbers by name."""
     try:
         return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
     except ValueError:  # some number is not finite
@@ -74,7 +74,7 @@ def dumps(value: Any) -> str:
 
 
 def loads(text: str | bytes) -> Any:
-    """The value of `dumps`; the hook is called only where a non-finite number may be."""
+    """Return the value of `dumps`; the hook is called only where a non-finite number may be."""
     marked = _FLOAT in text if isinstance(text, str) else _FLOAT.encode() in text
     return json.loads(text, object_hook=_number if marked else None)
 
@@ -108,7 +108,7 @@ class Stamp:
     cores: int | None = None
 
     def line(self) -> bytes:
-        """The stamp as a line: the records after it were measured by this."""
+        """Return the stamp as a line: the records after it were measured by this."""
         return _sealed({"stamp": asdict(self)})
 
     def __str__(self) -> str:
@@ -117,7 +117,7 @@ class Stamp:
 
 
 def stamp() -> Stamp:
-    """Of this process; torch's vectors are known once something has imported it."""
+    """Return the stamp of this process; torch's vectors are known once something has imported it."""
     torch = sys.modules.get("torch")
     vectors = torch.backends.cpu.get_cpu_capability() if torch else None
     today = datetime.now(UTC).date().isoformat()
@@ -127,7 +127,7 @@ def stamp() -> Stamp:
 
 @cache
 def commit() -> str | None:
-    """The commit of the checkout that this code is in, with a + if its code was changed; None outside of one."""
+    """Return the commit of the checkout that this code is in, with a + if its code was changed; None outside of one."""
     root = Path(__file__).parents[3]
     if not (root / ".git").exists():
         return None
@@ -159,7 +159,7 @@ def _version(name: str) -> str | None:
 
 
 def span(stamps: Iterable[Stamp]) -> str:
-    """Version and date of some results, in a few words: "edgewise 0.1.0, 2026-11-14 to 2026-11-17"."""
+    """Return version and date of some results, in a few words: "edgewise 0.1.0, 2026-11-14 to 2026-11-17"."""
     stamps = list(stamps)
     if len(stamps) < 2:
         return "".join(map(str, stamps)) or "an unknown version"
@@ -179,7 +179,7 @@ class Record:
     stamp: Stamp | None = None
 
     def line(self) -> bytes:
-        """The record as one line of strict JSON that ends with the checksum of what stands before it."""
+        """Return the record as one line of strict JSON that ends with the checksum of what stands before it."""
         values = {name: getattr(self, name) for name in ("case", "seconds", "value", "error")}
         return _sealed({name: value for name, value in values.items() if value is not None})
 
@@ -190,7 +190,7 @@ def _sealed(values: dict[str, Any]) -> bytes:
 
 
 def read_line(line: bytes, measured_by: Stamp | None = None) -> Record | Stamp | None:
-    """What a line holds, or None if it is damaged or of a form that this version does not know."""
+    """Return what a line holds, or None if it is damaged or of a form that this version does not know."""
     body, mark, tail = line.rstrip(b"\r\n").rpartition(_MARK)
     if not mark or tail != _check(body).encode() + b'"}':
         return None
@@ -215,7 +215,7 @@ class Contents:
     differing: int = 0
 
     def add(self, case: str, record: Record) -> None:
-        """The first value of a case stays; a second one is harmless when equal and counted when not."""
+        """Add a record; the first value of a case stays, and a second one that differs is counted."""
         if record.value is None:
             if case not in self.done:
                 self.failed[case] = record
@@ -225,7 +225,7 @@ class Contents:
         self.failed.pop(case, None)
 
     def stamps(self) -> list[Stamp]:
-        """Everything that measured these records, each once."""
+        """Return everything that measured these records, each once."""
         return list(dict.fromkeys(record.stamp for record in self.done.values() if record.stamp is not None))
 
 
@@ -247,12 +247,12 @@ def read(files: Iterable[Path], cases: Collection[str] | None = None) -> Content
 
 
 def files_of(folder: Path) -> list[Path]:
-    """The writers' files, in an order that does not depend on the file system."""
+    """Return the writers' files, in an order that does not depend on the file system."""
     return sorted(folder.glob("*.jsonl"))
 
 
 def lines_of(records: Sequence[Record]) -> bytes:
-    """A result file: a stamp, then its records. If several versions measured them, one group after the other.
+    """Return a result file: a stamp, then its records. If several versions measured them, one group after the other.
 
     Records that one version measured on several days have the last date.
     """

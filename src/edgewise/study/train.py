@@ -37,7 +37,7 @@ def _constant(_: float) -> float:
 
 
 def trapezoid(fraction: float, rise: float = 0.04, fall: float = 0.5) -> float:
-    """Up over the first `rise` of the steps, flat, down to a twentieth over the last `fall`."""
+    """Return the factor of a step: up over the first `rise`, flat, down to a twentieth over the last `fall`."""
     up = min(1.0, (fraction + 0.01) / (rise + 0.01))
     down = min(1.0, (1.0 - fraction) / fall)
     return up * max(down, 0.05)
@@ -58,7 +58,7 @@ class TrainingRun:
     diverged: bool = False
 
     def final(self, last: int = 10) -> float:
-        """Mean of the last losses; infinite when diverged."""
+        """Return mean of the last losses; infinite when diverged."""
         return math.inf if self.diverged else sum(self.losses[-last:]) / len(self.losses[-last:])
 
 
@@ -89,7 +89,7 @@ def train(
     factory   makes the network with the same weights each time (it seeds itself); called as `model(inputs, labels)`
               it returns (loss, ...)
     batches   starts the same sequence of batches each time
-    trial     share of the steps that every rate gets; the better half goes on for as long again, until one is left.
+    trial     share of the steps that every rate gets; the better half continues for as long again, until one is left.
               Where that one ends above what another rate had reached when it was left, the other is continued too:
               a rate that wins early may break later
     second_look  a network that ends above this loss gets a third of its rate too, since what wins early is often too
@@ -126,7 +126,7 @@ def _halved(
     steps: int,
     trial: float,
 ) -> TrainingRun:
-    """The rate that survives: all get a trial, the better half goes on for as long again, the last one to the end."""
+    """The rate that survives: all get a trial, the better half continues for as long again, the last one to the end."""
     alive = list(runs)
     until = steps if len(runs) == 1 else max(1, round(trial * steps))
     while True:
@@ -201,7 +201,7 @@ def _step(run: TrainingRun, inputs: Tensor, labels: Tensor, clip: float | None) 
 
 @torch.no_grad()
 def evaluate(model: nn.Module, batch: Batch) -> float:
-    """The loss on held-out examples, in evaluation mode."""
+    """Return the loss on held-out examples, in evaluation mode."""
     training = model.training
     loss = float(model.eval()(*batch)[0])
     model.train(training)
@@ -209,14 +209,14 @@ def evaluate(model: nn.Module, batch: Batch) -> float:
 
 
 def thinned(losses: Sequence[float], count: int = 25) -> list[float]:
-    """A curve short enough for a record: means over equal parts, four digits."""
+    """Return a curve short enough for a record: means over equal parts, four digits."""
     size = max(1, -(-len(losses) // count))
     parts = [losses[i : i + size] for i in range(0, len(losses), size)]
     return [float(f"{sum(part) / len(part):.4g}") for part in parts]
 
 
 def seeded(factory: Callable[..., nn.Module], seed: int, *arguments: Any, **options: Any) -> Factory:
-    """A factory that draws the same weights each time and leaves the global stream alone."""
+    """Return a factory that draws the same weights each time and leaves the global stream alone."""
 
     def make() -> nn.Module:
         with torch.random.fork_rng(devices=[]):

@@ -76,7 +76,7 @@ def work(job: RunJob, case_text: str) -> Done:
 
 
 def measured(recipe: Recipe, case_text: str) -> Record:
-    """The record of one case, whatever `measure` did; raises `BadInput` for values that a file cannot hold."""
+    """Return the record of one case, whatever `measure` did; raises `BadInput` for values that a file cannot hold."""
     _prepare(case_text)
     value, error, began = None, None, _processor()
     try:
@@ -124,7 +124,9 @@ def _recipe(path: str, source: str, version: str) -> Recipe:
 
 
 def source_of(path: Path) -> str:
-    """A digest of a recipe and the Python files beside it, so that no process measures with another version of them."""
+    """Return a digest of a recipe and the Python files beside it, so that no process measures with another version
+    of them.
+    """
     texts = [file.read_bytes() for file in sorted(path.parent.glob("*.py"))]
     return hashlib.sha256(b"\0".join(texts)).hexdigest()[:16]
 
@@ -163,7 +165,7 @@ def _live_with(parent: int) -> None:
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """One thread for numerical libraries in this process, as in workers: the same sums in the same order."""
+    """Use one thread for numerical libraries, as in workers: the same sums in the same order."""
     before = {name: os.environ.get(name) for name in _THREADS}
     torch = sys.modules.get("torch")
     threads = torch.get_num_threads() if torch else None
@@ -238,7 +240,7 @@ def _on_cluster(job: RunJob, cases: Iterable[str], address: str) -> Iterator[Don
 
 
 def check_address(address: str) -> None:
-    """A scheduler's address, refused before anything waits for it."""
+    """Check a scheduler's address before anything waits for it."""
     if not _ADDRESS.fullmatch(address):
         raise BadInput(
             f"--scheduler {address!r} is not an address. Write PROTOCOL://HOST:PORT, as in tcp://head:8786; protocols: "

@@ -20,7 +20,7 @@ TASKS: dict[str, Callable[..., Task]] = {
 
 
 def task(name: str, **options: object) -> Task:
-    """digits, fashion (folder=...), cifar10 (folder=...) or bytes (tokens=...)."""
+    """Return digits, fashion (folder=...), cifar10 (folder=...) or bytes (tokens=...)."""
     if name not in TASKS:
         raise BadInput(f"{name!r} is not a task; there are {', '.join(TASKS)}.")
     return TASKS[name](**options)

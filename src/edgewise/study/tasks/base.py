@@ -38,12 +38,12 @@ class Task:
 
     @cached_property
     def prior(self) -> Tensor:
-        """log frequency of every label in the training part, each counted once more (outputs,)."""
+        """Return the log frequency of every label in the training part, each counted once more (outputs,)."""
         counts = torch.bincount(self.train[1].flatten(), minlength=self.outputs) + 1.0
         return (counts / counts.sum()).log()
 
     def batches(self, size: int, seed: int) -> Iterator[Pair]:
-        """An endless stream of random batches, the same for the same seed."""
+        """Yield an endless stream of random batches, the same for the same seed."""
         generator = torch.Generator().manual_seed(seed)
         inputs, labels = self.train
         while True:
@@ -51,5 +51,5 @@ class Task:
             yield inputs[chosen], labels[chosen]
 
     def held_out(self, size: int) -> Pair:
-        """The first examples of the validation part."""
+        """Return the first examples of the validation part."""
         return self.validation[0][:size], self.validation[1][:size]

