@@ -1,8 +1,10 @@
 """The record of an orbit: derived growths, blocks, saving and loading."""
 
 import io
+import json
 import os
 import zipfile
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -56,11 +58,9 @@ def test_a_callable_activation_cannot_be_saved(tmp_path):
 
 def test_shapes_are_checked(trace):
     with pytest.raises(BadInput, match="separation has shape"):
-        Trace(sites=trace.sites, source="made", norm=trace.norm, separation=trace.separation[:, :2])
+        Trace(sites=trace.sites, norm=trace.norm, separation=trace.separation[:, :2])
     with pytest.raises(BadInput, match="not observed"):
-        Trace(sites=trace.sites, source="m", norm=trace.norm, separation=trace.separation).blocks(
-            "gradient_norm"
-        )
+        Trace(sites=trace.sites, norm=trace.norm, separation=trace.separation).blocks("gradient_norm")
 
 
 @pytest.mark.parametrize("content", ["empty", "array", "no_meta", "text"])
@@ -125,3 +125,18 @@ def _umask():
     mask = os.umask(0)
     os.umask(mask)
     return mask
+
+
+def test_a_file_from_before_notes_is_read(trace, tmp_path):
+    """Files of earlier versions state what was left out in a field of its own, and have neither name nor notes."""
+    trace.save(tmp_path / "new.npz")
+    with np.load(tmp_path / "new.npz") as file:
+        arrays = {name: file[name] for name in file.files}
+    meta = json.loads(str(arrays.pop("meta")))
+    del meta["name"], meta["notes"]
+    meta["left_out"] = "3 of 64 tokens left out: padding"
+    np.savez_compressed(tmp_path / "old.npz", meta=np.array(json.dumps(meta)), **arrays)
+    old = Trace.load(tmp_path / "old.npz")
+    assert old.notes == ("3 of 64 tokens left out: padding",)
+    assert old.provenance == replace(trace.provenance, notes=old.notes) and not old.sampled
+    assert Trace.load(tmp_path / "new.npz").provenance == trace.provenance

@@ -14,6 +14,7 @@ from edgewise.judgement.comparison import departure
 from edgewise.judgement.outcome import Score, score_of
 from edgewise.judgement.profile import read
 from edgewise.nouns.architecture import Architecture
+from edgewise.nouns.provenance import Provenance
 from edgewise.nouns.trace import GRADIENTS, Trace
 from edgewise.study.recipe import Result
 
@@ -88,14 +89,12 @@ class HeldOut:
         logs = _curve(orbit[gradient])
         return Trace(
             sites=("embed", *(f"block.{i}.mlp" for i in range(depth))),
-            source=source,
             norm=np.exp(_curve(orbit["norm"]))[None],
             separation=np.exp(_curve(orbit["separation"]))[None],
             readouts=(gradient,),
             log_gradient=None if np.isnan(logs).any() else logs[None, None],
             architecture=self.architecture,
-            sampled=source == "measured",
-            readout=self.readout,
+            provenance=Provenance(source, sampled=source == "measured", readout=self.readout),
         )
 
     def score(self) -> Score | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from edgewise.errors import BadInput
@@ -59,27 +58,25 @@ def predict(
     kind = readout or ("" if measured is None else measured.readout)
     gradient = GRADIENTS.get(kind, "token")
     if measured is not None and measured.architecture is None:
-        return replace(_undescribed(source, measured, start is None and closure == "exact"), readout=kind)
+        trace = _undescribed(source, measured, start is None and closure == "exact")
+        return trace.with_provenance(readout=kind)
     read = None if measured is None or measured is start else measured.architecture
     network = describe(source) if read is None else read
-    theory = replace(
-        predict_network(
-            network,
-            start=start,
-            start_overlap=start_overlap,
-            readout=gradient,
-            progress=progress,
-            closure=closure,
-        ),
-        readout=kind,
-    )
+    theory = predict_network(
+        network,
+        start=start,
+        start_overlap=start_overlap,
+        readout=gradient,
+        progress=progress,
+        closure=closure,
+    ).with_provenance(readout=kind)
     if measured is None or closure != "exact":
         return theory
     from edgewise.judgement.comparison import departure
 
     at_its_start = theory if start is measured else predict_network(network, start=measured, readout=gradient)
     sentence = departure(measured, at_its_start)
-    return replace(measured, departure=sentence, readout=kind) if sentence else theory
+    return measured.with_provenance(departure=sentence, readout=kind) if sentence else theory
 
 
 def _refuse_readout(readout: str | None) -> None:
@@ -113,7 +110,7 @@ def _undescribed(source: Any, measured: Trace, allowed: bool) -> Trace:
             raise
         from edgewise.models.behavior.describe import not_covered
 
-        return replace(measured, departure=not_covered(str(refusal)))
+        return measured.with_provenance(departure=not_covered(str(refusal)))
     raise BadInput(
         "this model was measured without a description. Give a batch to edgewise.measure, and judge that."
     )

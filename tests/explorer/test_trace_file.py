@@ -42,7 +42,10 @@ def saved(trace: Any, path: Path) -> bytes:
 
 def test_the_description_is_placed_and_the_note_says_what_the_dot_is(client: Any, tmp_path: Path) -> None:
     theory = edgewise.predict(NETWORK)
-    for trace, word in ((theory, "predicted"), (replace(theory, source="2 networks, measured"), "measured")):
+    for trace, word in (
+        (theory, "predicted"),
+        (theory.with_provenance(source="2 networks, measured"), "measured"),
+    ):
         answer = drop(client, saved(trace, tmp_path)).json()
         assert f"of a {word} trace" in answer["note"] and "(mine)" in answer["note"]
         assert edgewise.describe(json.loads(answer["config"])) == NETWORK

@@ -27,7 +27,6 @@ def made(angle=0.0, gradient=0.0, norm_growth=0.0, depth=20, seeds=1, noise=0.0)
     ones = np.ones((seeds, 1))
     return Trace(
         sites=("embed", *(f"block.{i}.mlp" for i in range(depth))),
-        source="made",
         norm=ones * np.exp(norm_growth * layers),
         separation=0.9 * np.exp(angle * layers) * np.exp(wobble),
         readouts=("token",),
@@ -75,7 +74,6 @@ def test_a_power_law_does_not_decide():
     layers = np.arange(depth + 1)
     trace = Trace(
         sites=("embed", *(f"block.{i}.mlp" for i in range(depth))),
-        source="made",
         norm=np.ones((1, depth + 1)),
         separation=(1.0 / (1 + layers))[None] ** 2,
         readouts=("pooled",),
@@ -161,7 +159,7 @@ def test_every_field_of_a_verdict_is_described():
     for field in fields(Verdict):
         line = next(line for line in source.splitlines() if line.strip().startswith(f"{field.name}:"))
         assert "  # " in line, field.name
-    assert len(fields(Verdict)) <= 21
+    assert len(fields(Verdict)) <= 16
 
 
 def test_the_prose_is_attached_to_the_record():
@@ -188,12 +186,12 @@ def test_the_advised_factors_are_the_ones_that_help():
 
 def test_where_theory_was_given_up_the_advice_is_to_measure():
     """Only for what an initialization can cure; trained weights are told to be left alone."""
-    trace = replace(made(angle=-0.5), departure="the norm parts at block 3")
+    trace = made(angle=-0.5).with_provenance(departure="the norm parts at block 3")
     trace.log_gradient[..., 0] += 6.0
     advice = {finding.kind: finding.advice for finding in judge(trace).findings}
     assert "edgewise.initialize_(model)" in advice[Kind.RANK_COLLAPSE]
     assert "edgewise.initialize_(model)" not in advice[Kind.EMBEDDING_JUMP]
-    trained = judge(replace(trace, departure="the weights are trained")).findings
+    trained = judge(trace.with_provenance(departure="the weights are trained")).findings
     assert all("watch the loss" in finding.advice for finding in trained)
 
 

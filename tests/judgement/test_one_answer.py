@@ -151,7 +151,6 @@ def test_a_wide_interval_and_a_depth_far_beyond_are_open() -> None:
     ones, sites = np.ones((1, 2001)), ("embed", *(f"block.{i}.mlp" for i in range(2000)))
     deep = Trace(
         sites=sites,
-        source="made",
         norm=ones,
         separation=ones,
         readouts=("token",),

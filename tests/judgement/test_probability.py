@@ -137,9 +137,11 @@ def test_what_is_forgotten_adds_up_block_by_block() -> None:
 
 
 def test_an_unknown_readout_is_said() -> None:
-    trace = replace(edgewise.predict(edgewise.transformer(depth=8, tokens=32)), readouts=("own",), readout="")
+    trace = replace(
+        edgewise.predict(edgewise.transformer(depth=8, tokens=32)), readouts=("own",)
+    ).with_provenance(readout="")
     assert any("read out is not known" in reason for reason in outside(trace))
-    for known in (replace(trace, readout="class"), replace(trace, readouts=("token",))):
+    for known in (trace.with_provenance(readout="class"), replace(trace, readouts=("token",))):
         assert not any("read out" in reason for reason in outside(known))
 
 

@@ -169,7 +169,7 @@ def test_a_weak_draw_of_a_network_that_trains_is_not_cured_by_changing_the_netwo
     theory = edgewise.predict(edgewise.transformer(depth=12, width=64, tokens=16, heads=4))
     assert edgewise.judge(theory).outcome is Outcome.TRAINS
     weaker = theory.separation * np.exp(-4 * np.linspace(0, 1, len(theory.sites)))
-    verdict = edgewise.judge(replace(theory, source="measured: a draw", separation=weaker))
+    verdict = edgewise.judge(replace(theory, separation=weaker).with_provenance(source="measured: a draw"))
     assert verdict.outcome is Outcome.FAILS and not verdict.remedies
     assert "By theory such networks train (about 93 %)" in " ".join(str(verdict).split())
 

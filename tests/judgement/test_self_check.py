@@ -109,7 +109,7 @@ def test_a_stream_that_leaves_the_numbers_parts_from_one_that_does_not() -> None
 
 
 def test_a_saved_trace_keeps_its_departure(tmp_path: Path) -> None:
-    trace = replace(edgewise.predict(EXACT), departure="Theory does not hold here.")
+    trace = edgewise.predict(EXACT).with_provenance(departure="Theory does not hold here.")
     trace.save(tmp_path / "trace.npz")
     assert Trace.load(tmp_path / "trace.npz").departure == trace.departure
 

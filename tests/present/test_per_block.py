@@ -13,7 +13,7 @@ SITES = ("embed", "block.0.attention", "block.0.mlp", "block.1.attention", "bloc
 
 def trace(**more: np.ndarray) -> Trace:
     norm = np.array([[1.0, 1.5, 2.0, 3.0, 4.0]])
-    return Trace(SITES, "by hand", norm, np.full((1, 5), 0.5), **more)  # type: ignore[arg-type]
+    return Trace(SITES, norm, np.full((1, 5), 0.5), **more)  # type: ignore[arg-type]
 
 
 def test_blocks_end_after_their_last_site() -> None:

@@ -9,6 +9,7 @@ import pytest
 
 import edgewise
 from edgewise.errors import BadInput
+from edgewise.nouns.provenance import Provenance
 from edgewise.nouns.trace import Trace
 from edgewise.nouns.verdict import Verdict
 
@@ -90,7 +91,7 @@ def test_a_measured_trace_without_gradients_is_drawn_and_says_so() -> None:
     norm = np.ones((2, 4))
     separation = np.array([[1.0, 0.5, 0.25, 0.125], [1.0, 0.5, 0.25, 0.125]])
     sites = ("embed", "block.0.mlp", "block.1.mlp", "block.2.mlp")
-    trace = Trace(sites, "measured: by hand", norm, separation)
+    trace = Trace(sites, norm, separation, provenance=Provenance("measured: by hand"))
     sheet = edgewise.present.depth_profile(trace, edgewise.judge(trace))
     assert sheet.panels[2].curves == ()
     assert "gradients were not observed" in sheet.panels[2].note
@@ -101,7 +102,9 @@ def test_a_measured_trace_without_gradients_is_drawn_and_says_so() -> None:
 def test_full_collapse_is_drawn_to_its_end() -> None:
     """Separation 0 has no place on a logarithmic axis: the curve stops, and the note says −∞."""
     norm, separation = np.ones((1, 3)), np.array([[1.0, 0.5, 0.0]])
-    trace = Trace(("embed", "block.0.mlp", "block.1.mlp"), "measured", norm, separation)
+    trace = Trace(
+        ("embed", "block.0.mlp", "block.1.mlp"), norm, separation, provenance=Provenance("measured")
+    )
     sheet = edgewise.present.depth_profile(trace, edgewise.judge(trace))
     assert np.isnan(sheet.curve(1, "measured").y[-1])
     assert sheet.panels[1].note.endswith("−∞")

@@ -122,9 +122,9 @@ def test_names_of_others_add_no_element_and_no_attribute(name: str, subject: Sub
     network = replace(POST, name=name, assumed=(name,))
     foreign = replace(
         subject,
-        trace=replace(subject.trace, architecture=network, source=f"theory {name}"),
-        verdict=replace(
-            subject.verdict, name=name, notes=(name,), extrapolated=(name,), departure=name, source=name
+        trace=replace(subject.trace, architecture=network).with_provenance(source=f"theory {name}"),
+        verdict=subject.verdict.with_provenance(
+            name=name, notes=(name,), extrapolated=(name,), departure=name, source=name
         ),
         lead=[name],
         audit=[name],
@@ -136,8 +136,8 @@ def test_names_of_others_add_no_element_and_no_attribute(name: str, subject: Sub
         lead=["x"],
         audit=["x"],
         command="x",
-        verdict=replace(
-            foreign.verdict, name="x", notes=("x",), extrapolated=("x",), departure="x", source="x"
+        verdict=foreign.verdict.with_provenance(
+            name="x", notes=("x",), extrapolated=("x",), departure="x", source="x"
         ),
     )
     one, other = Elements(page(foreign)), Elements(page(plain))

@@ -85,8 +85,8 @@ def test_the_verdict_is_that_without_padding(build: Any, case: str) -> None:
     for name in ("angle", "relative_gradient"):
         assert getattr(verdict, name).change == pytest.approx(getattr(plain, name).change, abs=0.4)
     count = int((batch["input_ids"] == 0).sum())
-    assert trace.left_out == f"{count} of {batch['input_ids'].numel()} tokens left out: padding"
-    assert trace.left_out in verdict.json()["notes"] and f"{trace.left_out}." in str(verdict)
+    assert trace.notes == (f"{count} of {batch['input_ids'].numel()} tokens left out: padding",)
+    assert trace.notes[0] in verdict.json()["notes"] and f"{trace.notes[0]}." in str(verdict)
     assert np.isfinite(trace.log_gradient).all() and np.isfinite(trace.norm).all()
 
 
@@ -125,7 +125,7 @@ def test_the_padding_mask_of_torchs_encoder(batch_first: bool) -> None:
         )
     ]
     for trace in traces:
-        assert trace.left_out == "8 of 48 tokens left out: padding"
+        assert trace.notes == ("8 of 48 tokens left out: padding",)
         assert np.allclose(trace.norm, traces[0].norm, rtol=1e-4)  # also where padding holds huge numbers
         assert np.allclose(trace.separation, traces[0].separation, rtol=1e-4)
 
@@ -140,7 +140,7 @@ def test_a_stream_of_zeros_is_left_out_and_named() -> None:
     stream = torch.randn(1, 24, 32)
     stream[0, 3] = 0
     trace = edgewise.measure(encoder, stream)
-    assert trace.left_out == "1 of 24 tokens left out: with a stream of zeros at the start"
+    assert trace.notes == ("1 of 24 tokens left out: with a stream of zeros at the start",)
     assert edgewise.judge(trace).outcome is edgewise.judge(edgewise.measure(encoder, stream[:, 4:])).outcome
 
 
@@ -166,8 +166,8 @@ def test_an_embedding_with_a_padding_row() -> None:
     model = Own()
     padded = torch.randint(1, 64, (1, 32))
     padded[0, [2, 9]] = 0
-    assert edgewise.measure(model, padded).left_out == "2 of 32 tokens left out: padding"
-    assert edgewise.measure(model, tokens=63).left_out == ""  # random ids are none of it
+    assert edgewise.measure(model, padded).notes == ("2 of 32 tokens left out: padding",)
+    assert edgewise.measure(model, tokens=63).notes == ()  # random ids are none of it
 
 
 def test_too_few_tokens_are_bad_input() -> None:
@@ -188,20 +188,20 @@ def test_a_decoder_is_measured_by_its_own_padding() -> None:
     batch = masked(with_zeros(40, 41)[:, -24:]) | {"decoder_input_ids": target}
     decoder = next(name for name in edgewise.stacks(model) if "decoder" in name)
     encoder = next(name for name in edgewise.stacks(model) if "encoder" in name)
-    assert edgewise.measure(model, batch, stack=decoder).left_out == "8 of 48 tokens left out: padding"
-    assert edgewise.measure(model, batch, stack=encoder).left_out == "4 of 48 tokens left out: padding"
+    assert edgewise.measure(model, batch, stack=decoder).notes == ("8 of 48 tokens left out: padding",)
+    assert edgewise.measure(model, batch, stack=encoder).notes == ("4 of 48 tokens left out: padding",)
 
 
 def test_a_saved_trace_keeps_what_was_left_out(tmp_path: Path) -> None:
     trace = edgewise.measure(llama(), CASES["first"])
     trace.save(tmp_path / "trace.npz")
-    assert Trace.load(tmp_path / "trace.npz").left_out == trace.left_out
+    assert Trace.load(tmp_path / "trace.npz").notes == trace.notes
 
 
 def test_a_streamed_model_leaves_the_same_out() -> None:
     config = transformers.LlamaConfig(vocab_size=512, pad_token_id=0, **SIZES)
     trace = edgewise.measure(config, CASES["several"], stream=True)
-    assert trace.left_out == "8 of 96 tokens left out: padding" and trace.left_out in trace.source
+    assert trace.notes == ("8 of 96 tokens left out: padding",) and trace.notes[0] in trace.source
     assert edgewise.judge(trace).outcome is Outcome.TRAINS
 
 

@@ -206,7 +206,6 @@ def nothing_to_fix(name: str, plan: Plan, now: Verdict | None) -> str:
 
 def _verdict(where: ModelMap, batch: Any, tokens: int | None, name: str) -> Verdict | None:
     """The measured verdict; None for a model without blocks of tokens, of which the plan has totals all the same."""
-    from dataclasses import replace
 
     from edgewise.probe.measure import measure
     from edgewise.verbs import judge
@@ -217,7 +216,7 @@ def _verdict(where: ModelMap, batch: Any, tokens: int | None, name: str) -> Verd
         )
     except BadInput:
         return None
-    return replace(judge(trace), name=name)
+    return judge(trace).with_provenance(name=name)
 
 
 def _first_inputs(batches: Batches) -> Any:

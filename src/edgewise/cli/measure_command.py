@@ -181,11 +181,11 @@ def beside_theory(name: str, trace: Trace, audit: tuple[AuditFinding, ...] | str
     if isinstance(trace.architecture, Architecture):
         prediction = verbs.predict(trace.architecture, start=trace)
         theory = prediction, verbs.judge(prediction)
-        trace = replace(trace, departure=departure(trace, prediction))
+        trace = trace.with_provenance(departure=departure(trace, prediction))
     elif trace.architecture is None:
-        trace = replace(trace, departure=_not_covered(trace))
+        trace = trace.with_provenance(departure=_not_covered(trace))
     verdict = verbs.judge(trace, audit=() if isinstance(audit, str) else audit)
-    verdict = verdict if verdict.name else replace(verdict, name=name)
+    verdict = verdict if verdict.name else verdict.with_provenance(name=name)
     return Measurement(trace, verdict, theory, audit)
 
 

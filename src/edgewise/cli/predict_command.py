@@ -173,7 +173,9 @@ def answer_for(
     else:
         trace = verbs.predict(networks[0], start_overlap=start_overlap, readout=readout, progress=tell)
         verdict = verbs.judge(trace)
-        answer = Answer((trace,), (verdict if verdict.name else replace(verdict, name=networks[0].name),))
+        answer = Answer(
+            (trace,), (verdict if verdict.name else verdict.with_provenance(name=networks[0].name),)
+        )
     if not critical:
         return answer
     gradient = answer.traces[0].decisive_readout or "token"

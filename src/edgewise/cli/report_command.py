@@ -167,7 +167,7 @@ def _of_trace(path: Path) -> Subject:
 
     trace = Trace.load(path)
     verdict = verbs.judge(trace)
-    verdict = verdict if verdict.name else replace(verdict, name=path.stem)
+    verdict = verdict if verdict.name else verdict.with_provenance(name=path.stem)
     return Subject(verdict, trace, after=after_fix(verdict, trace))
 
 

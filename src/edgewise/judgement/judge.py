@@ -54,7 +54,6 @@ def judge(trace: Trace, audit: Sequence[AuditFinding] = (), budget: SearchBudget
         angle=_exponent(reading.angle, limits.angle),
         gradient=_exponent(reading.gradient, limits.gradient) if reading.gradient else None,
         relative_gradient=_exponent(reading.relative, limits.relative_gradient) if reading.relative else None,
-        readout=trace.readout or trace.decisive_readout,
         probability=None if capped else probability,
         embedding_jump=reading.embedding_jump,
         depth_scale=_depth_scale(reading.angle, limits),
@@ -64,12 +63,13 @@ def judge(trace: Trace, audit: Sequence[AuditFinding] = (), budget: SearchBudget
         perceptron=_facts(limits.theory),
         findings=by_severity((*causes, *_remedied(findings, trace, _search(reading, outcome)))),
         ruled_out=rule_out(reading, findings),
-        departure=trace.departure,
-        extrapolated=trace.extrapolated,
-        notes=getattr(trace.architecture, "assumed", ()) + limits.notes + _notes(trace),
-        source=trace.source,
-        name=getattr(trace.architecture, "name", ""),
         profile=profile(reading),
+        provenance=replace(
+            trace.provenance,
+            name=getattr(trace.architecture, "name", ""),
+            readout=trace.readout or trace.decisive_readout or "",
+            notes=getattr(trace.architecture, "assumed", ()) + limits.notes + _notes(trace),
+        ),
     )
 
 
@@ -85,15 +85,17 @@ def _probability(reading: Reading, score: Score | None) -> Probability | None:
 
 def _notes(trace: Trace) -> tuple[str, ...]:
     """What was left out or assumed of the trace: its readout if neither given nor found in a model."""
-    notes = (trace.left_out,) if trace.left_out else ()
     if trace.step:
         return (
-            *notes,
+            *trace.notes,
             f"after {trace.step} steps the outcome is open: it is calibrated on networks at their start",
         )
     if trace.readout or isinstance(trace.architecture, Perceptron):
-        return notes
-    return (*notes, "readout: one label per token; ask for pooled or class where a sequence has one label")
+        return trace.notes
+    return (
+        *trace.notes,
+        "readout: one label per token; ask for pooled or class where a sequence has one label",
+    )
 
 
 def _phase(angle: Growth, asymptotic: float | None) -> Phase:

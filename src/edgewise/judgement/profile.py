@@ -141,7 +141,7 @@ def profile(reading: Reading) -> Profile:
         tokens=None if network is None else network.tokens,
         norm=None if network is None else network.norm,
         measured=not trace.source.startswith("theory"),
-        left_out=trace.left_out,
+        left_out="; ".join(trace.notes),
     )
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any, NamedTuple
 
@@ -167,7 +167,7 @@ class Search:
             return self.judge(predict_perceptron(changed, overlap), (), budget)
         try:
             trace = predict_transformer(changed, None, norm, overlap, self._readout, budget=budget)
-            return self.judge(replace(trace, readout=self.trace.readout), (), budget)
+            return self.judge(trace.with_provenance(readout=self.trace.readout), (), budget)
         except BadInput:  # what no theory covers, as a norm of a silent layer, is no remedy
             return None
 

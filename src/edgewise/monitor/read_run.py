@@ -24,6 +24,7 @@ from edgewise.monitor.places import NO_LOSS
 from edgewise.monitor.run_folder import FAST, HEADS, owner_lives
 from edgewise.monitor.series import FEWEST
 from edgewise.monitor.storage import Rows, about_run, events_of, read_rows, schema_columns
+from edgewise.nouns.provenance import Provenance
 from edgewise.nouns.trace import Trace
 
 SILENT = 300.0  # seconds without a row or an event, after which a run that has not ended is called silent
@@ -317,7 +318,6 @@ def trace_of(row: dict[str, float], about: dict[str, Any], step: int) -> Trace:
     gradient = None if np.isnan(growth).all() else growth[None, None]
     return Trace(
         sites=("embed", *(f"{block}.output" for block in blocks(depth))),
-        source=f"step {step} of {about.get('model', 'a model')}, as watched",
         norm=norm[None],
         separation=separation[None],
         readouts=() if gradient is None else ("own",),
@@ -325,7 +325,7 @@ def trace_of(row: dict[str, float], about: dict[str, Any], step: int) -> Trace:
         attention_entropy=None if np.isnan(inside["entropy"]).all() else statistics.pop("entropy"),
         softmax_condition=statistics.pop("softmax_condition"),
         statistics=statistics,
-        step=step,
+        provenance=Provenance(f"step {step} of {about.get('model', 'a model')}, as watched", step=step),
     )
 
 

@@ -18,6 +18,7 @@ from edgewise.errors import BadInput
 from edgewise.files import LARGEST_ARRAYS, open_regular, read_arrays, whole_file
 from edgewise.nouns.architecture import Architecture
 from edgewise.nouns.perceptron import Perceptron
+from edgewise.nouns.provenance import UNKNOWN, Provenance, WithProvenance
 
 READOUTS = ("token", "pooled")  # a loss per token, or one of the mean over tokens
 # A class token is one token with a gradient of its own: what is known of a loss per token holds for it.
@@ -48,7 +49,7 @@ class FirstLoss:
 
 
 @dataclass(frozen=True, eq=False)
-class Trace:
+class Trace(WithProvenance):
     """Geometry per site. What was not observed is None.
 
     norm (S, N) is q, the mean square per coordinate; separation (S, N) is 1 - mean cosine, carried as a
@@ -56,7 +57,6 @@ class Trace:
     """
 
     sites: tuple[str, ...]
-    source: str
     norm: Array
     separation: Array
     readouts: tuple[str, ...] = ()
@@ -65,17 +65,8 @@ class Trace:
     softmax_condition: Array | None = None  # (S, N, H)
     statistics: Mapping[str, Array] = field(default_factory=dict)  # each (S, N, ...)
     architecture: Architecture | Perceptron | None = None
-    step: int | None = None
-    extrapolated: tuple[str, ...] = ()
-    departure: str = ""  # why a prediction was given up for this measurement: where the two part, and why
-    sampled: bool = True  # False when the numbers are exact for the ensemble, so that one seed has no scatter
-    readout: str = (
-        ""  # how the model reads its output: "token", "pooled" or "class"; empty where it was not looked at
-    )
-    left_out: str = (
-        ""  # which tokens of the input were not measured, and why: "3 of 64 tokens left out: padding"
-    )
     first_loss: FirstLoss | None = None  # None where the model has no logits over classes
+    provenance: Provenance = UNKNOWN
 
     def __post_init__(self) -> None:
         expected = (self.norm.shape[0], len(self.sites))
@@ -165,14 +156,8 @@ class Trace:
         described = None if self.architecture is None else self.architecture.to_dict()
         return {
             "sites": self.sites,
-            "source": self.source,
             "readouts": self.readouts,
-            "step": self.step,
-            "sampled": self.sampled,
-            "departure": self.departure,
-            "readout": self.readout,
-            "left_out": self.left_out,
-            "extrapolated": self.extrapolated,
+            **asdict(self.provenance),
             "kind": kind,
             "architecture": described,
             "first_loss": self.first_loss and asdict(self.first_loss),
@@ -198,9 +183,24 @@ class Trace:
         statistics = {k.partition("/")[2]: arrays.pop(k) for k in list(arrays) if k.startswith("statistics/")}
         loss = meta.pop("first_loss", None)
         meta["first_loss"] = None if loss is None else FirstLoss(float(loss["value"]), float(loss["chance"]))
-        lists: dict[str, Any] = {k: tuple(meta.pop(k)) for k in ("sites", "readouts", "extrapolated")}
+        left_out = meta.pop("left_out", "")  # of files before notes
+        notes = tuple(meta.pop("notes", ())) or ((left_out,) if left_out else ())
+        provenance = Provenance(
+            extrapolated=tuple(meta.pop("extrapolated")),
+            notes=notes,
+            **{name: meta.pop(name) for name in _STATED if name in meta},
+        )
+        lists: dict[str, Any] = {k: tuple(meta.pop(k)) for k in ("sites", "readouts")}
         architecture = kinds[kind].from_dict(described) if kind else None
-        return cls(**arrays, **meta, **lists, statistics=statistics, architecture=architecture)
+        return cls(
+            **arrays,
+            **meta,
+            **lists,
+            statistics=statistics,
+            architecture=architecture,
+            provenance=provenance,
+        )
 
 
 _ARRAYS = ("norm", "separation", "log_gradient", "attention_entropy", "softmax_condition")
+_STATED = ("source", "name", "readout", "step", "sampled", "departure")

@@ -9,6 +9,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from edgewise.nouns.provenance import UNKNOWN, Provenance, WithProvenance
+
 if TYPE_CHECKING:
     from edgewise.nouns.trace import Trace
 
@@ -260,7 +262,7 @@ class Profile:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class Verdict(WithProvenance):
     """What a trace means, in scalars and sentences: `print(verdict)` for people, `verdict.json()` for machines."""
 
     outcome: Outcome  # will it train?
@@ -268,7 +270,6 @@ class Verdict:
     angle: Exponent  # of 1 - overlap between different tokens
     gradient: Exponent | None  # of |g|^2 towards the input; None where no gradient was followed
     relative_gradient: Exponent | None  # of |g|^2 q, which does not see the scale of the stream
-    readout: str | None = None  # where the gradient starts: tokens, pooled tokens or a class token
     probability: Probability | None = None  # how often such networks trained in a recorded sweep
     embedding_jump: float | None = None  # log-change of the relative gradient across the first block
     depth_scale: float | None = None  # blocks in which a difference changes by a factor e
@@ -278,12 +279,8 @@ class Verdict:
     perceptron: dict[str, Any] | None = None  # limits of a perceptron's maps, by name
     findings: tuple[Finding, ...] = ()  # what is wrong and what to do, the worst first
     ruled_out: tuple[str, ...] = ()  # what was looked at and is not the trouble
-    departure: str = ""  # where a measurement parts from the theory, and why; empty where they agree
-    extrapolated: tuple[str, ...] = ()  # why the numbers are extrapolated; empty where they are not
-    notes: tuple[str, ...] = ()  # what was assumed
-    source: str = ""  # which theory or measurement
-    name: str = ""  # of the network
     profile: Profile = Profile((0.0,), (1.0,))  # overlap and gradient through depth
+    provenance: Provenance = UNKNOWN  # where the numbers come from
 
     @cached_property
     def remedies(self) -> tuple[Remedy, ...]:
@@ -336,7 +333,7 @@ class Verdict:
             "angle": self.angle.json(),
             "gradient": self.gradient and self.gradient.json(),
             "relative_gradient": self.relative_gradient and self.relative_gradient.json(),
-            "readout": self.readout,
+            "readout": self.readout or None,
             "training_probability": self.probability and self.probability.json(),
             "capped": self.capped or None,
             "embedding_jump": finite(self.embedding_jump),

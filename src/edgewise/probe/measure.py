@@ -60,7 +60,7 @@ def measure(
     tokens     length of the random input; default: 64
     stack      which stack of a model with several (`edgewise.stacks` lists them); default: the language stack
 
-    Padding is left out of every number, and so are tokens whose stream starts as zeros: `trace.left_out` says which.
+    Padding is left out of every number, and so are tokens whose stream starts as zeros: `trace.notes` says which.
     Outputs, gradients, random streams, modes, flags and hooks are as before afterwards.
 
     >>> layer = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True)

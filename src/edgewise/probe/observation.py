@@ -11,6 +11,7 @@ from torch import Tensor
 
 from edgewise.arrays import Array
 from edgewise.nouns.architecture import Architecture
+from edgewise.nouns.provenance import Provenance
 from edgewise.nouns.trace import WEIGHTS, FirstLoss, Trace
 from edgewise.probe.attention import AttentionWatch, RowStatistics
 from edgewise.probe.batches import Counted
@@ -119,7 +120,6 @@ def trace_of(observations: Sequence[Observation], description: Architecture | st
     entropy, condition = (rows.pop(name, None) for name in ("attention_entropy", "softmax_condition"))
     return Trace(
         sites=observations[0].sites,
-        source=f"{source}; {description}" if isinstance(description, str) else source,
         norm=np.concatenate([np.tile(observation.norm, (copies, 1)) for observation in observations]),
         separation=np.concatenate(
             [np.tile(observation.separation, (copies, 1)) for observation in observations]
@@ -130,9 +130,12 @@ def trace_of(observations: Sequence[Observation], description: Architecture | st
         softmax_condition=condition,
         statistics=statistics | rows,
         architecture=None if isinstance(description, str) else description,
-        readout=observations[0].readout,
-        left_out=observations[0].left_out,
         first_loss=_mean_loss([observation.first_loss for observation in observations]),
+        provenance=Provenance(
+            f"{source}; {description}" if isinstance(description, str) else source,
+            readout=observations[0].readout,
+            notes=(observations[0].left_out,) if observations[0].left_out else (),
+        ),
     )
 
 

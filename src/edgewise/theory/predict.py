@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import replace
 
 from numpy.typing import ArrayLike
 
@@ -95,7 +94,7 @@ def _check_positions(architecture: Architecture, closure: str) -> None:
 
 
 def _with_caveats(trace: Trace, network: Architecture | Perceptron) -> Trace:
-    return replace(trace, extrapolated=extrapolations(network) + trace.extrapolated)
+    return trace.with_provenance(extrapolated=extrapolations(network) + trace.extrapolated)
 
 
 def extrapolations(network: Architecture | Perceptron) -> tuple[str, ...]:

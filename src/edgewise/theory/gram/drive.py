@@ -17,6 +17,7 @@ from edgewise.arrays import Array
 from edgewise.errors import BadInput, SearchBudget
 from edgewise.nouns.architecture import Architecture
 from edgewise.nouns.blocks import Branch
+from edgewise.nouns.provenance import Provenance
 from edgewise.nouns.trace import WEIGHTS, Trace, check_readout
 from edgewise.theory.gram.sampling import (
     SampledBlock,
@@ -32,6 +33,7 @@ from edgewise.theory.gram.step import PullWeights, log, step
 
 Progress = Callable[[float], None]
 Tick = Callable[[], None]
+STOPPED = ", stopped where the stream leaves the range of numbers"
 STATISTICS = ("logit_variance", "condensation")  # of attention layers
 
 
@@ -77,7 +79,6 @@ def _trace(architecture: Architecture, runs: Sequence[GramOrbit], readout: str, 
     source = f"theory: gram recursion, {heads} x {len(runs)} draws"
     return Trace(
         sites=architecture.sites(),
-        source=source + (", stopped where the stream leaves the range of numbers" if left else ""),
         norm=np.array([run.norm for run in runs]),
         separation=np.array([run.separation for run in runs]),
         readouts=() if left else (readout,),
@@ -85,6 +86,7 @@ def _trace(architecture: Architecture, runs: Sequence[GramOrbit], readout: str, 
         attention_entropy=np.array([run.entropy for run in runs])[..., None],
         statistics={name: np.array([run.statistics[name] for run in runs]) for name in runs[0].statistics},
         architecture=architecture,
+        provenance=Provenance(source + (STOPPED if left else "")),
     )
 
 

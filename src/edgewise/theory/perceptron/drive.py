@@ -18,6 +18,7 @@ from numpy.typing import ArrayLike
 from edgewise.arrays import LARGEST, Array
 from edgewise.errors import BadInput
 from edgewise.nouns.perceptron import Perceptron
+from edgewise.nouns.provenance import Provenance
 from edgewise.nouns.trace import Trace
 from edgewise.theory.averages.activations import Activation, activation
 from edgewise.theory.perceptron.edge_of_chaos import length_fixed_point
@@ -36,16 +37,16 @@ def trace_perceptron(perceptron: Perceptron, start_overlap: float = 0.0) -> Trac
     states = [start, *(step.state for step in steps)]
     with np.errstate(divide="ignore"):
         log_gradient = None if missing else np.log(pull_back(steps))[None, None]
+    source = "theory: length and correlation maps"
+    source += ", stopped where the signal leaves the range of numbers" if missing else ""
     return Trace(
         sites=perceptron.sites(),
-        source="theory: length and correlation maps"
-        + (", stopped where the signal leaves the range of numbers" if missing else ""),
         norm=np.array([[s.length for s in states] + [np.inf] * missing]),
         separation=np.array([[s.separation for s in states] + [states[-1].separation] * missing]),
         readouts=() if missing else ("token",),
         log_gradient=log_gradient,
         architecture=perceptron,
-        sampled=False,
+        provenance=Provenance(source, sampled=False),
     )
 
 

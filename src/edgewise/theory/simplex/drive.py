@@ -14,6 +14,7 @@ from edgewise.arrays import LARGEST, Array
 from edgewise.errors import BadInput, SearchBudget
 from edgewise.nouns.architecture import Architecture
 from edgewise.nouns.blocks import Block
+from edgewise.nouns.provenance import Provenance
 from edgewise.nouns.trace import WEIGHTS, Trace
 from edgewise.theory.simplex.state import Gradient, Moments, Setting, SimplexState, SimplexStep
 from edgewise.theory.simplex.step import step
@@ -87,7 +88,6 @@ def _trace(
     )
     return Trace(
         sites=architecture.sites(),
-        source=source,
         norm=_row([s.norm for s in states]),
         separation=_row([s.separation for s in states]),
         readouts=(readout,),
@@ -100,8 +100,7 @@ def _trace(
             **weights,
         },
         architecture=architecture,
-        extrapolated=_narrow_heads(architecture, variance),
-        sampled=False,
+        provenance=Provenance(source, sampled=False, extrapolated=_narrow_heads(architecture, variance)),
     )
 
 
@@ -124,11 +123,12 @@ def _out_of_range(
     separations = [s.separation for s in states]
     return Trace(
         sites=architecture.sites(),
-        source="theory: simplex recursion, stopped where the stream leaves the range of numbers",
         norm=_row([*(s.norm for s in states), *[np.asarray(beyond)] * missing]),
         separation=_row(separations + [separations[-1]] * missing),
         architecture=architecture,
-        sampled=False,
+        provenance=Provenance(
+            "theory: simplex recursion, stopped where the stream leaves the range of numbers", sampled=False
+        ),
     )
 
 
