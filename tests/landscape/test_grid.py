@@ -88,7 +88,7 @@ def test_a_file_of_something_else_is_refused_by_name(
 def test_a_line_on_disk_and_a_plane_saved(tmp_path: Path) -> None:
     model = networks.Quadratic()
     found = landscape.line(model, own, None, points=7, file=tmp_path / "line.npz")
-    np.testing.assert_array_equal(landscape.Line.load(tmp_path / "line.npz").losses, found.losses)
+    np.testing.assert_array_equal(landscape.LossLine.load(tmp_path / "line.npz").losses, found.losses)
     plane = landscape.plane(model, own, None, ("*", "*"), points=5)
     plane.save(tmp_path / "plane.npz")
     loaded = landscape.Plane.load(tmp_path / "plane.npz")

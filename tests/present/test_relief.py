@@ -16,7 +16,7 @@ import pytest
 
 from edgewise import present as view
 from edgewise.errors import BadInput
-from edgewise.landscape import Line, Plane
+from edgewise.landscape import LossLine, Plane
 
 AXIS = np.linspace(-1, 1, 9)
 
@@ -77,7 +77,7 @@ def test_the_page_holds_the_numbers_and_fetches_nothing(tmp_path: Path) -> None:
 
 
 def test_lines_are_curves() -> None:
-    line = Line((AXIS,), AXIS**2, ("keys",), "layer", 0, False, "direct")
+    line = LossLine((AXIS,), AXIS**2, ("keys",), "layer", 0, False, "direct")
     sheet = view.landscape_line({"one": line, "two": line})
     np.testing.assert_array_equal(sheet.curve(0, "two").y, AXIS**2)
     assert "normalization: layer" in sheet.scale
@@ -85,7 +85,7 @@ def test_lines_are_curves() -> None:
 
 
 def test_what_cannot_be_drawn() -> None:
-    line = Line((AXIS,), AXIS**2, ("keys",), "layer", 0, False, "direct")
+    line = LossLine((AXIS,), AXIS**2, ("keys",), "layer", 0, False, "direct")
     with pytest.raises(BadInput, match="expected a landscape plane"):
         view.landscape(line)
     with pytest.raises(BadInput, match="expected a landscape line"):

@@ -2,7 +2,7 @@
 
 from edgewise.landscape.direction import Direction, Path, Recorder, random_direction, toward, training_path
 from edgewise.landscape.hessian import Curvature, top_directions, top_eigenvalue
-from edgewise.landscape.plane import Line, Plane, Survey, line, plane, survey
+from edgewise.landscape.plane import LossLine, Plane, Survey, line, plane, survey
 from edgewise.landscape.roughness import Roughness
 from edgewise.landscape.support import Along, rebalanced
 
@@ -10,7 +10,7 @@ __all__ = [
     "Along",
     "Curvature",
     "Direction",
-    "Line",
+    "LossLine",
     "Path",
     "Plane",
     "Recorder",

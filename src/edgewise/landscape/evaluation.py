@@ -182,7 +182,7 @@ class CachedPass:
     def __init__(self, surface: Surface, batch: Batch) -> None:
         self.surface, self.batch = surface, batch
         self.module = LossOf(twin(surface.module.model), surface.module.function[0])
-        self.calls: dict[nn.Module, list[ModuleCall]] = {}
+        self.calls: dict[nn.Module, list[CachedCall]] = {}
         self.constants = 0
         self._trace()
 
@@ -210,7 +210,7 @@ class CachedPass:
 
     def _watch(self, module: nn.Module, flow: Dataflow) -> Any:
         def leave(_: nn.Module, __: Any, output: Any) -> None:
-            call = ModuleCall(output, flow.depends(output) or flow.decided)
+            call = CachedCall(output, flow.depends(output) or flow.decided)
             if call.constant:
                 call.copy, call.versions = tree_map(_clone, output), _versions(output)
                 for below in list(module.modules())[1:]:
@@ -228,7 +228,7 @@ class CachedPass:
 
 
 @dataclass
-class ModuleCall:
+class CachedCall:
     """One finished call of a module; `copy` is its output as it was then, should somebody write into it later."""
 
     output: Any

@@ -31,7 +31,7 @@ class Plane(Grid):
         return self.axes[1]
 
 
-class Line(Grid):
+class LossLine(Grid):
     """losses (points,) at x; the centre is the model."""
 
     @property
@@ -102,11 +102,11 @@ def line(
     method: str = "auto",
     file: str | Path | None = None,
     progress: Tell | bool | None = None,
-) -> Line:
+) -> LossLine:
     """Return L(theta + x d) on both sides of the model; arguments as in `plane`, with one direction."""
     settings = Settings(points, reach, normalization, seed, rebalance, method, file, progress)
     axes, losses, facts = compute_grid(model, loss, batch, [direction], settings)
-    return Line(axes, losses, tuple(facts["names"]), normalization, seed, rebalance, facts["method"])
+    return LossLine(axes, losses, tuple(facts["names"]), normalization, seed, rebalance, facts["method"])
 
 
 @dataclass(frozen=True, eq=False)

@@ -25,7 +25,7 @@ from edgewise.nouns.figure import Curve, Marker, Panel, Sheet
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from edgewise.landscape import Line, Plane
+    from edgewise.landscape import LossLine, Plane
 
 HEIGHTS = "viridis"
 LEVELS = 17
@@ -67,7 +67,7 @@ def landscape(planes: Plane | Mapping[str, Plane], title: str = "", shared_scale
     return Relief(title or f"loss over {axes}", named, limits)
 
 
-def landscape_line(lines: Line | Mapping[str, Line], title: str = "") -> Sheet:
+def landscape_line(lines: LossLine | Mapping[str, LossLine], title: str = "") -> Sheet:
     """The loss along a direction, one curve per line, and the place of the model."""
     named = _named(lines, 1)
     curves = tuple(Curve(name, line.x, line.losses, k) for k, (name, line) in enumerate(named.items()))
@@ -80,7 +80,7 @@ def landscape_line(lines: Line | Mapping[str, Line], title: str = "") -> Sheet:
     return Sheet(title or f"loss along {along}", (panel,), how(named))
 
 
-def how(grids: Mapping[str, Plane | Line]) -> str:
+def how(grids: Mapping[str, Plane | LossLine]) -> str:
     """Size, normalization and seeds, as far as all have them."""
     first = next(iter(grids.values()))
     size = " x ".join(str(len(axis)) for axis in first.axes) + " points"

@@ -67,7 +67,7 @@ class Guess:
 
 
 @dataclass(frozen=True)
-class LossCall:
+class TorchLossCall:
     """One call of a loss of torch: everything but the prediction, of which the shape is kept."""
 
     function: Any
@@ -107,7 +107,7 @@ class _Catch(TorchFunctionMode):
 
     def __init__(self, constants: Sequence[Tensor] = ()) -> None:
         super().__init__()
-        self.calls: list[LossCall] = []
+        self.calls: list[TorchLossCall] = []
         self.constants = constants
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -116,7 +116,7 @@ class _Catch(TorchFunctionMode):
             return func(*args, **options)
         named = "input" in options
         prediction = options.pop("input") if named else args[0]
-        call = LossCall(func, prediction.detach(), args if named else args[1:], options)
+        call = TorchLossCall(func, prediction.detach(), args if named else args[1:], options)
         self.calls.append(call)
         if len(self.calls) <= len(self.constants):
             return call.at(self.constants[len(self.calls) - 1])
@@ -136,7 +136,7 @@ def guess(model: nn.Module, bare: nn.Module | None, loss: Loss, batches: Sequenc
 
 def _by_calls(model: nn.Module, loss: Loss, batches: Sequence[Batch]) -> Guess | None:
     """By the losses of torch that it calls; None if it calls none."""
-    calls: list[list[LossCall]] = []
+    calls: list[list[TorchLossCall]] = []
     for batch in batches:
         with torch.no_grad(), _Catch() as caught:
             loss(model, batch)
@@ -163,7 +163,7 @@ def _with_constants(
     return total / len(batches)
 
 
-def _best_of(calls: Sequence[LossCall]) -> Tensor:
+def _best_of(calls: Sequence[TorchLossCall]) -> Tensor:
     """The constant at which the sum of these calls is lowest."""
     sizes = {call.prediction.shape[call.dimension] if call.prediction.dim() > 1 else 1 for call in calls}
     if calls[0].function in CLASSES:
