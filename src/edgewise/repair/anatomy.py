@@ -22,7 +22,7 @@ from edgewise.models.names.norm import find_norms, gain_name
 from edgewise.models.twin import holding, twin
 from edgewise.probe.block_call import BlockCall
 from edgewise.probe.isolation import call, observed, tensors
-from edgewise.repair.layers import Layers
+from edgewise.repair.layers import Layers, is_structured
 from edgewise.repair.meter import has_norms
 
 SAME = 1e-4  # relative difference of two outputs of one layer that counts as none
@@ -56,7 +56,7 @@ def anatomy_of(model: nn.Module, batch: Any, layers: Layers) -> Anatomy:
     """Read from the first layer, run alone on the input it gets from this batch."""
     block = model.get_submodule(layers.names[0])
     shapes = dict(block.named_parameters())
-    matrices = tuple(path for path, p in shapes.items() if p.ndim > 1 and not path.endswith("bias"))
+    matrices = tuple(path for path in shapes if _drawn(shapes[path], path, layers))
     norms = find_norms(block) if not layers.leaf else []
     named = ((norm, gain_name(block.get_submodule(norm))) for norm in norms)
     gains = tuple(f"{norm}.{gain}" for norm, gain in named if gain is not None and f"{norm}.{gain}" in shapes)
@@ -70,6 +70,13 @@ def anatomy_of(model: nn.Module, batch: Any, layers: Layers) -> Anatomy:
     skip = _cosine(off, layer.stream) > 0.5
     writers = _writers(layer, matrices, gains) if skip else ()
     return Anatomy(matrices, writers, skip, has_norms(model, layers), gains, offsets, biases, layer.runs)
+
+
+def _drawn(parameter: Tensor, path: str, layers: Layers) -> bool:
+    """Whether a plan may draw it: a matrix that multiplies the stream, and whose entries were drawn before."""
+    if parameter.ndim < 2 or path.endswith("bias") or is_structured(parameter):
+        return False
+    return layers.weights is None or f"{layers.names[0]}.{path}" in layers.weights
 
 
 def _offset(norm: nn.Module) -> float:

@@ -85,6 +85,7 @@ class _Subject:
             text,
             tuple(notes),
             findings,
+            measured=self.meter.measured,
         )
 
 

@@ -10,6 +10,7 @@ from torch import nn
 
 from edgewise.errors import BadInput
 from edgewise.interrupts import deferring
+from edgewise.models.finite import refuse_infinite
 from edgewise.models.model_map import ModelMap
 from edgewise.models.state import preserved
 from edgewise.repair.by_measurement import mean_of, plan_by_measurement, scheme_by_measurement
@@ -59,6 +60,7 @@ def critical_plan(
     where = ModelMap.of(model)
     bare = where.model
     with refusing(f"no plan is possible for this {type(bare).__name__}"), preserved(bare):
+        refuse_infinite(bare, batch)
         exclusions = Exclusions.of(bare, keep, frozen)
         plan = _plan(where, batch, exclusions, goal, budget, draw, embeddings, tokens)
         kept = [name for name, _ in bare.named_parameters() if name in exclusions.left]
@@ -87,7 +89,7 @@ def _plan(
     embeddings: bool,
     tokens: int | None,
 ) -> Plan:
-    bare, recognised = where.model, recognise(where, tokens)
+    bare, recognised = where.model, recognise(where, tokens, batch)
     if isinstance(recognised, Recognised) and recognised.weightless:
         plan = plan_by_theory(recognised, None, None, exclusions, goal, budget, draw, embeddings)
         return replace(plan, notes=(*plan.notes, UNSEEN)) if exclusions.left else plan
@@ -102,6 +104,7 @@ def _plan(
     before = meter.read()
     recognised = _at_length(recognised, meter.tokens) if tokens is None else recognised
     plan = plan_by_theory(recognised, before, meter.start, exclusions, goal, budget, draw, embeddings)
+    plan = replace(plan, measured=meter.measured)
     if not plan.changes:
         return replace(plan, passes=meter.passes)
     trial = _trial(plan, meter)
@@ -138,7 +141,7 @@ def _by_measurement(
     why: str,
     spent: int = 0,
 ) -> Plan:
-    model, layers = where.model, layers_of(where)
+    model, layers = where.model, layers_of(where, batch)
     if goal == "critical":
         plan = plan_by_measurement(model, batch, layers, exclusions, budget, draw, spent)
     else:

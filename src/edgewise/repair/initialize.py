@@ -12,12 +12,14 @@ from torch import Tensor, nn
 
 from edgewise.errors import BadInput
 from edgewise.interrupts import check, deferring
-from edgewise.models.state import back_in_shards
+from edgewise.models.behavior.refusals import words
+from edgewise.models.state import back_in_shards, preserved
 from edgewise.models.unwrap import unwrap
 from edgewise.repair.critical_plan import critical_plan
 from edgewise.repair.draw import new_values
-from edgewise.repair.layers import frozen_names
-from edgewise.repair.plan import Plan, frozen_in_words
+from edgewise.repair.layers import Layers, frozen_names
+from edgewise.repair.meter import Meter
+from edgewise.repair.plan import TOLERANCE, Plan, TotalChanges, frozen_in_words
 
 
 def local(parameter: Tensor) -> Tensor:
@@ -37,6 +39,8 @@ class Applied:
         Mapping[str, Tensor] | None
     )  # None for a model that came from the meta device and had no values
     kept: tuple[str, ...] = ()  # frozen parameters (requires_grad=False) that were not written
+    after: TotalChanges | None = None  # total changes measured once with the new weights
+    unmeasured: str = ""  # why they were not
 
     @deferring
     def undo(self) -> None:
@@ -55,7 +59,9 @@ class Applied:
         ]  # frozen after the plan was drawn up
         count = len(self.plan.parameters) - len(late)
         written = f"Written with seed {self.seed}: {count} parameters." if count else "Nothing was written."
-        return "\n".join([str(self.plan), *([frozen_in_words(late)] if late else []), written])
+        came = [f"Measured after the change:            {self.after}"] if self.after is not None else []
+        came += [f"Not measured after the change: {self.unmeasured}."] if self.unmeasured else []
+        return "\n".join([str(self.plan), *([frozen_in_words(late)] if late else []), written, *came])
 
 
 @deferring
@@ -82,7 +88,8 @@ def initialize_(
     frozen     write parameters with requires_grad=False too; default: they are kept, and a warning names them
     batch, keep, budget, draw, embeddings, tokens   of a goal, as in `critical_plan`; a Plan is complete without them
 
-    A goal that no gain reaches is written as near as it comes, with a warning that says why.
+    A goal that no gain reaches is written as near as possible, with a warning that says why. The new weights are
+    measured once, on the plan's batch: `after` of the result has the totals, or `unmeasured` why there are none.
     Twice is once: the same plan and seed write the same bits, and a goal leaves a model alone that is there already.
     An error or an interrupt on the way leaves the weights as they were.
     Half precisions are drawn in float32 and rounded; sharded parameters (DTensor) get this rank's part.
@@ -118,11 +125,36 @@ def initialize_(
     applied = Applied(plan, seed, bare, originals, (*plan.kept, *late))
     try:
         _write_all(bare, plan, seed, names)
+        applied = _measured(applied) if names else applied
     except BaseException:
         applied.undo()
         stream.set_state(numbers)
         raise
     return replace(applied, originals=None) if weightless else applied
+
+
+def _measured(applied: Applied) -> Applied:
+    """With the totals of the new weights, on what the plan was measured on: one pass; a warning if they miss it."""
+    plan, model, how = applied.plan, applied.model, applied.plan.measured
+    if how is None:
+        return replace(applied, unmeasured="the plan was drawn up without a measurement")
+    try:
+        with preserved(model):
+            after = Meter(model, how.batch, Layers(how.layers, how.leaf), how.raw).read()
+    except Exception as error:  # noqa: BLE001  a stranger's model; the weights are written, and what failed is said
+        check()
+        return replace(applied, unmeasured=f"{type(error).__name__}: {words(error)}")
+    expected = plan.expected
+    if (
+        expected is not None
+        and plan.reached
+        and not after.worst <= plan.budget + 2 * TOLERANCE + expected.spread
+    ):
+        warnings.warn(
+            f"With the new weights the totals are {after}; the plan expected {expected}. undo() restores the old ones.",
+            stacklevel=4,
+        )
+    return replace(applied, after=after)
 
 
 def _warn_of(plan: Plan) -> None:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatch
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -18,28 +19,54 @@ from edgewise.repair.plan import Change
 # Classes that say nothing about what is inside: members must agree in their shapes, not in their class alone.
 GENERIC = (nn.Sequential, nn.ModuleList, nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
 LEAST = 3
+MOSTLY = 0.5  # of the entries
+ONE_SIDED = 0.25  # of the standard deviation; the mean of drawn entries is near zero
 
 
 @dataclass(frozen=True)
 class Layers:
-    """Names of the layers. A `leaf` is a bare matrix or filter, its activation outside: its output is a stream."""
+    """Names of the layers. A `leaf` is a bare matrix or filter, its activation outside: its output is a stream.
+
+    A module that runs several times is named as often. `weights` are the parameters that the layers multiply their
+    stream by, adapters left out; None if that was not read.
+    """
 
     names: tuple[str, ...]
     leaf: bool
+    weights: frozenset[str] | None = None
 
     @property
     def depth(self) -> int:
         return len(self.names)
 
+    @property
+    def modules(self) -> tuple[str, ...]:
+        """Every module once."""
+        return tuple(dict.fromkeys(self.names))
 
-def layers_of(model: nn.Module | ModelMap) -> Layers:
-    """The blocks that `measure` reads, or, where the adapters recognise none, the largest family of like siblings."""
+
+def layers_of(model: nn.Module | ModelMap, batch: Any = None) -> Layers:
+    """The blocks of the stack that `measure` reads; the largest family of like siblings if the model has no stack.
+
+    Raises if it has a stack whose blocks are not modules: siblings would be something else than what is measured.
+    """
     where = ModelMap.of(model)
     try:
-        blocks = where.sites().blocks
-    except BadInput:  # not a transformer
-        return _siblings(where.model)
-    return Layers(tuple(block.name for block in blocks), leaf=False)
+        stack = where.reading(batch).default
+    except BadInput:
+        stack = None
+    if stack is None:
+        try:
+            return Layers(tuple(block.name for block in where.complete(batch).blocks), leaf=False)
+        except BadInput:  # not a transformer
+            return _siblings(where.model)
+    names = tuple(block.module for block in stack.blocks if block.module is not None)
+    if len(names) < stack.depth:
+        raise BadInput(
+            f"{stack.name or type(where.model).__name__} has blocks ({stack.depth}) that are not modules of their own, "
+            "and a plan scales whole modules. Put each block into a module, or set the weights yourself."
+        )
+    return Layers(names, leaf=False, weights=None if stack.weights is None else frozenset(stack.weights))
 
 
 def _siblings(model: nn.Module) -> Layers:
@@ -185,22 +212,51 @@ def zero_biases(
     return tuple(
         _vector(model, name, path, 0.0, "zero", reason)
         for name, path in _named(layers, paths, exclusions)
-        if bool(model.get_parameter(name).detach().any())
+        if bool(model.get_parameter(name).detach().any()) and not is_set(model.get_parameter(name))
     )
 
 
 def copies_of_first(model: nn.Module, layers: Layers, paths: Sequence[str]) -> list[str]:
-    """Matrices equal to the first layer's without being the same parameter: of layers that are copies of one."""
+    """Matrices of layers that are copies of the first: all of their random matrices equal, in parameters of their own.
+
+    One equal matrix is no copy: it may be a table, or a start that was meant.
+    """
     copies, parameters = [], dict(model.named_parameters(remove_duplicate=False))
-    for path in paths:
-        first = parameters[f"{layers.names[0]}.{path}"]
-        for layer in layers.names[1:]:
-            other = parameters.get(
-                f"{layer}.{path}", first
-            )  # dense layers between those with experts lack some
-            if other is not first and bool(first.any()) and torch.equal(first, other):
-                copies.append(f"{layer}.{path}")
+    random = [path for path in paths if not is_structured(parameters[f"{layers.names[0]}.{path}"])]
+    for layer in layers.modules[1:]:
+        pairs = [  # dense layers between those with experts lack some
+            (f"{layer}.{path}", parameters[f"{layers.names[0]}.{path}"], parameters.get(f"{layer}.{path}"))
+            for path in random
+        ]
+        own = [
+            (name, first, other) for name, first, other in pairs if other is not None and other is not first
+        ]
+        if own and all(torch.equal(first, other) for _, first, other in own):
+            copies += [name for name, *_ in own]
     return copies
+
+
+def is_structured(parameter: Tensor) -> bool:
+    """Whether a matrix was set rather than drawn: constant, mostly zeros, repeated rows, or entries of one sign.
+
+    State-space decays, time steps, frequencies and gates at zero are such; drawing them would destroy what they mean.
+    """
+    values = parameter.detach().double().flatten(1)
+    spread = float(values.std()) if values.numel() > 1 else 0.0
+    if (
+        spread <= 1e-12 * max(float(values.abs().max()), 1e-30)
+        or float((values == 0).double().mean()) > MOSTLY
+    ):
+        return True
+    repeated = len(values) > 1 and bool((values == values[:1]).all())
+    return repeated or abs(float(values.mean())) > ONE_SIDED * spread
+
+
+def is_set(bias: Tensor) -> bool:
+    """Whether a bias was set rather than drawn: not zero, and constant or of one sign (time steps, forget gates)."""
+    values = bias.detach().double().flatten()
+    mean, spread = float(values.mean()), float(values.std()) if values.numel() > 1 else 0.0
+    return mean != 0 and abs(mean) > spread
 
 
 def copies_in_words(copies: Sequence[str], exclusions: Exclusions) -> str:
@@ -211,7 +267,7 @@ def copies_in_words(copies: Sequence[str], exclusions: Exclusions) -> str:
 
 
 def _named(layers: Layers, paths: Sequence[str], exclusions: Exclusions) -> list[tuple[str, str]]:
-    names = [(f"{layer}.{path}", path) for path in paths for layer in layers.names]
+    names = [(f"{layer}.{path}", path) for path in paths for layer in layers.modules]
     return [(name, path) for name, path in names if exclusions.allows(name) and exclusions.first(name)]
 
 

@@ -33,7 +33,7 @@ from edgewise.probe.geometry import mean_square, separation
 from edgewise.probe.gradients import site_gradients
 from edgewise.probe.isolation import call, observed, tensors
 from edgewise.repair.layers import Layers, layers_of
-from edgewise.repair.plan import TotalChanges, exponent_of
+from edgewise.repair.plan import Measured, TotalChanges, exponent_of
 from edgewise.stability.lyapunov import growth
 
 SAMPLES, SIDE = 32, 16
@@ -53,7 +53,7 @@ def total_changes(model: nn.Module, batch: Any = None, seed: int = 0) -> TotalCh
     if not isinstance(model, nn.Module):
         raise BadInput(f"total_changes takes a torch.nn.Module, got {type(model).__name__}.")
     bare = unwrap(model)
-    layers = layers_of(bare)
+    layers = layers_of(bare, batch)
     with refusing(f"the totals of this {type(bare).__name__} cannot be read"), preserved(bare):
         meter = Meter(
             bare, batch_for(bare) if batch is None else batch, layers, raw=not has_norms(bare, layers)
@@ -129,9 +129,14 @@ class Meter:
             self._run(replacements or {}, stack)
             return self._totals(seed, every_layer=not replacements)
 
+    @property
+    def measured(self) -> Measured:
+        """What it reads, for a plan."""
+        return Measured(self.batch, self.layers.names, self.layers.leaf, self.raw)
+
     def _run(self, replacements: Mapping[str, Tensor], stack: ExitStack) -> None:
         self.streams = []
-        for index, name in enumerate(self.layers.names):
+        for index, name in enumerate(self.layers.modules):
             module = self._copy.get_submodule(name)
             if index == 0:
                 stack.callback(module.register_forward_pre_hook(self._enter_first, with_kwargs=True).remove)

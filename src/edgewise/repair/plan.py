@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from edgewise.models.names.record import Projection
 from edgewise.nouns.verdict import Exponent, finite
@@ -101,6 +101,15 @@ class Change:
         }
 
 
+class Measured(NamedTuple):
+    """What totals were read on: a batch, the layers by name, and how."""
+
+    batch: Any
+    layers: tuple[str, ...]
+    leaf: bool
+    raw: bool
+
+
 @dataclass(frozen=True)
 class Plan:
     """The changes of one goal, the total changes of the network as it is, and those expected after the change."""
@@ -120,6 +129,7 @@ class Plan:
     findings: tuple[str, ...] = ()  # where else to look, where the start is not the reason
     kept: tuple[str, ...] = ()  # frozen parameters (requires_grad=False) that stay as they are
     frozen: bool = False  # whether frozen parameters are written too
+    measured: Measured | None = field(default=None, compare=False, repr=False)  # what `before` was read on
 
     @property
     def parameters(self) -> tuple[str, ...]:

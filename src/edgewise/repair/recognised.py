@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -89,23 +89,40 @@ class Recognised:
         return gains.get(role)
 
 
-def recognise(model: nn.Module | ModelMap, tokens: int | None) -> Recognised | str:
+def recognise(model: nn.Module | ModelMap, tokens: int | None, batch: Any = None) -> Recognised | str:
     """The recognised model, or why the theory does not describe it."""
     where = ModelMap.of(model)
     model = where.model
     weightless = any(p.is_meta or hasattr(p, "to_local") for p in model.parameters())
     try:
         architecture = where.described(tokens)
-        places = where.sites()
+        places = where.sites(batch)
         if not weightless:
-            architecture = describe_module(model, tokens=tokens, where=where)
+            architecture = describe_module(model, batch, tokens=tokens, where=where)
+            stack = where.reading(batch).default
+            if stack is not None and [b.module for b in stack.blocks] != [b.name for b in places.blocks]:
+                first = places.stacks[0].name or "the model"
+                return f"names give the blocks of {first}, and the stack that is measured is {stack.name}"
     except BadInput as refusal:
         return str(refusal)
     if not isinstance(architecture, Architecture):
         return "it is on the meta device or sharded, and has no config of a family that edgewise knows"
     if places.stacks[0].norm not in ("pre", "post", "none"):
         return f"its branches end in norms ({places.stacks[0].norm}), which undo the gains of their matrices"
+    if reason := _unusual(places.blocks):
+        return reason
     return Recognised(model, places, _with_multipliers(model, architecture), weightless)
+
+
+def _unusual(blocks: Sequence[BlockSite]) -> str:
+    """Why the theory's gains are not those of these matrices; empty if they are."""
+    if any(block.calls > 1 or not block.whole for block in blocks):
+        return "its layers are not modules of their own"
+    if any(block.mlp is None for block in blocks):
+        return "its blocks have no MLP"
+    if any(p.derived or p.index is not None or p.split > 1 for block in blocks for p in block.projections):
+        return "its matrices are not parameters by themselves"
+    return ""
 
 
 def _with_multipliers(model: nn.Module, architecture: Architecture) -> Architecture:

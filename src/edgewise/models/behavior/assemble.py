@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from edgewise.models.behavior.attention import SPREAD, positions_of
-from edgewise.models.behavior.branch_matrices import attention_calls, matrices_of
+from edgewise.models.behavior.branch_matrices import attention_calls, matrices_of, weights_of
 from edgewise.models.behavior.graph import MULTIHEAD
 from edgewise.models.behavior.interventions import TRACE_ENTRIES, Experiment, Site, Stream
 from edgewise.models.behavior.norms import is_normed
@@ -40,6 +40,7 @@ def stack_of(experiment: Experiment, number: int, absolute: bool | None, horizon
     if len(lengths) > 1:
         reasons.append(f"the number of tokens changes along it: {', '.join(map(str, sorted(lengths)))}")
     proven = stream is not None and chain.proven
+    weights, adapters = weights_of(experiment, sites)
     layout = _read_layout(stream) if stream is not None and proven else _plain_layout(experiment, chain)
     return Stack(
         name=chain.name,
@@ -59,6 +60,8 @@ def stack_of(experiment: Experiment, number: int, absolute: bool | None, horizon
         if chain.reasons
         else (*_notes(blocks), *_more_tokens(stream.length if stream else 0, tokens)),
         not_read=tuple(dict.fromkeys(reasons)),
+        weights=weights,
+        adapters=adapters,
     )
 
 

@@ -85,6 +85,27 @@ def _projection_call(
     return ProjectionCall(total, module, call, known if len(known) == len(names) else (), rows)
 
 
+def weights_of(
+    experiment: Experiment, sites: Sequence[Site]
+) -> tuple[tuple[str, ...] | None, tuple[str, ...]]:
+    """(parameters that branches multiply the stream by, those of low-rank updates beside them)."""
+    inner = experiment.graph.inner
+    own = [op for site in sites for op in site.part.weights if op not in inner]
+    names = [name for op in own for name in _parameters(experiment, op)]
+    updates = [name for op in inner for name in _parameters(experiment, op) if name is not None]
+    known = tuple(dict.fromkeys(name for name in names if name is not None))
+    return (None if None in names or not known else known), tuple(dict.fromkeys(updates))
+
+
+def _parameters(experiment: Experiment, operation: Operation) -> list[str | None]:
+    """The matrices of one call, of torch's own attention several; None stands for one that is no parameter."""
+    constants = [c for c in experiment.graph.constants.get(operation, ()) if len(c.shape) > 1]
+    return [
+        _name(experiment.parameters, c) or _parametrized(experiment.model, operation.module, c.shape)
+        for c in constants
+    ] or [None]
+
+
 def _parameter(experiment: Experiment, operation: Operation) -> str | None:
     constants = experiment.graph.constants.get(operation, ())
     matrix = next((c for c in constants if len(c.shape) > 1), None)

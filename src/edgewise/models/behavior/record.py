@@ -218,6 +218,12 @@ class Stack:
     shared: bool  # blocks use the same module
     notes: tuple[str, ...] = ()
     not_read: tuple[str, ...] = ()  # why it cannot be described; the stream itself can still be measured
+    weights: tuple[str, ...] | None = (
+        None  # parameters that its branches multiply the stream by; None: not all known
+    )
+    adapters: tuple[
+        str, ...
+    ] = ()  # those of low-rank updates beside a matrix (LoRA), which `weights` leaves out
 
     @property
     def depth(self) -> int:
