@@ -46,7 +46,7 @@ class Layers:
 
 
 def layers_of(model: nn.Module | ModelMap, batch: Any = None) -> Layers:
-    """The blocks of the stack that `measure` reads; the largest family of like siblings if the model has no stack.
+    """The blocks of the stack that `measure` reads; the largest family of like siblings if it has no residual stack.
 
     Raises if it has a stack whose blocks are not modules: siblings would be something else than what is measured.
     """
@@ -55,7 +55,7 @@ def layers_of(model: nn.Module | ModelMap, batch: Any = None) -> Layers:
         stack = where.reading(batch).default
     except BadInput:
         stack = None
-    if stack is None:
+    if stack is None or all(branch.skip is None for branch in stack.branches):  # no residual sums
         try:
             return Layers(tuple(block.name for block in where.complete(batch).blocks), leaf=False)
         except BadInput:  # not a transformer
