@@ -107,9 +107,9 @@ def test_the_norm_of_the_first_stack_decides(monkeypatch: pytest.MonkeyPatch) ->
     places = sites(model)
     stack = places.stacks[0]
     both = replace(places, stacks=(stack, replace(stack, norm="sandwich")))
-    monkeypatch.setattr(ModelMap, "sites", lambda _: both)
+    monkeypatch.setattr(ModelMap, "sites", lambda *_: both)
     assert isinstance(recognise(model, 8), Recognised)
-    monkeypatch.setattr(ModelMap, "sites", lambda _: replace(places, stacks=both.stacks[::-1]))
+    monkeypatch.setattr(ModelMap, "sites", lambda *_: replace(places, stacks=both.stacks[::-1]))
     assert "sandwich" in str(recognise(model, 8))
 
 

@@ -9,7 +9,8 @@ from torch import Tensor, nn
 
 import edgewise
 from edgewise.errors import BadInput
-from edgewise.repair.layers import Layers, copies_of_first, is_set, is_structured, layers_of
+from edgewise.models.names.gains import is_set, is_structured
+from edgewise.repair.layers import Layers, copies_of_first, layers_of
 from tests.repair.test_frozen import LoRA
 from tests.support.strange_names import Strange
 

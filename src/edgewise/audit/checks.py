@@ -13,7 +13,7 @@ from edgewise.audit.finding import AuditFinding, Kind, MatrixSummary, Severity, 
 from edgewise.errors import BadInput
 from edgewise.models.config.gains import truncated
 from edgewise.models.model_map import ModelMap
-from edgewise.models.names.gains import norm_gains, root_mean_square
+from edgewise.models.names.gains import is_structured, norm_gains, root_mean_square
 from edgewise.models.names.norm import find_norms, gain_name
 from edgewise.models.names.record import ModelSites
 from edgewise.nouns.architecture import Architecture
@@ -34,7 +34,10 @@ EXACT = 1e-3
 def identical_layers(model: nn.Module, summaries: Sequence[MatrixSummary]) -> Iterator[AuditFinding]:
     """One finding per stack: the random matrices that are equal to those of an earlier block."""
     copies: dict[str, list[tuple[MatrixSummary, MatrixSummary]]] = {}
-    for group in siblings([s for s in summaries if s.random]):
+    drawn = [
+        s for s in summaries if s.random and (s.matrix.role or not is_structured(s.matrix.weight(model)))
+    ]
+    for group in siblings(drawn):
         for first, copy in _copies(model, group):
             copies.setdefault(copy.stack, []).append((first, copy))
     for pairs in copies.values():

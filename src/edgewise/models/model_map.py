@@ -225,7 +225,8 @@ class ModelMap:
                 f"names say that {named.stacks[0].name or 'the model'} has {named.depth} blocks, and it behaves as "
                 f"{stack.depth}; {why}"
             )
-        raise BadInput(f"{why}.")
+        unread = next((text for text in stack.not_read if not text.startswith("block ")), "")
+        raise BadInput(f"{unread}; {why}." if unread else f"{why}.")
 
     def _sites_of(self, stack: Stack, blocks: tuple[BlockSite, ...], note: str) -> ModelSites:
         names = tuple(block.name for block in blocks)
@@ -242,11 +243,17 @@ class ModelMap:
                 ),
             ),
             width,
-            embeddings_of(self.model, inside, width),
+            self._tables(inside, width, stack.depth if inside != names else 0),
             head_of(self.model, inside, width),
             tuple(name for block in blocks for name in block.unrecognised),
             (note,),
         )
+
+    def _tables(self, blocks: tuple[str, ...], width: int, layers: int) -> tuple[str, ...]:
+        """What makes the first stream; vectors of all layers in one parameter do not."""
+        bare = {name: parameter for name, parameter in self.model.named_parameters() if "." not in name}
+        found = embeddings_of(self.model, blocks, width)
+        return tuple(name for name in found if not (layers and name in bare and len(bare[name]) == layers))
 
     def complete(self, batch: Any = None) -> ModelSites:
         """The sites of blocks that are modules, one row a module, with heads as the model behaves if names are silent.
@@ -469,7 +476,7 @@ def _contradictions(pairs: Sequence[tuple[BlockSite, Block]]) -> list[str]:
                 continue
             own = site.attention if kind == "attention" else site.mlp
             named = {role: getattr(own, role, None) for role in roles}
-            for matrix in branches[0].matrices:
+            for matrix in branches[0].matrices or ():
                 other = named[matrix.role]
                 if other is not None and other.parameters != (matrix.parameter,):
                     text = f"{matrix.parameter} as the model behaves; {other.parameter} by its name"
@@ -485,7 +492,7 @@ def _site(names: NameReader, stack: Stack, block: Block) -> BlockSite:
     attention = _only(block, "attention")
     mlp = None if len(block.branches) == 1 else _only(block, "mlp")
     heads, width = attention.heads, attention.head_width
-    a = {m.role: _projection(names.model, m) for m in attention.matrices}
+    a = {m.role: _projection(names.model, m) for m in attention.matrices or ()}
     m = {m.role: _projection(names.model, m) for m in (() if mlp is None else mlp.matrices)}
     key_heads = (
         attention.kv_heads if width and a["key"].fan_out == (attention.kv_heads or 0) * width else heads

@@ -17,12 +17,13 @@ import torch
 from torch import Tensor, nn
 
 from edgewise.errors import BadInput
+from edgewise.models.names.gains import is_structured
 from edgewise.models.names.names import FUSED, KEY, QUERY, leaf
 from edgewise.models.names.norm import find_norms, gain_name
 from edgewise.models.twin import holding, twin
 from edgewise.probe.block_call import BlockCall
 from edgewise.probe.isolation import call, observed, tensors
-from edgewise.repair.layers import Layers, is_structured
+from edgewise.repair.layers import Layers
 from edgewise.repair.meter import has_norms
 
 SAME = 1e-4  # relative difference of two outputs of one layer that counts as none
@@ -62,7 +63,7 @@ def anatomy_of(model: nn.Module, batch: Any, layers: Layers) -> Anatomy:
     gains = tuple(f"{norm}.{gain}" for norm, gain in named if gain is not None and f"{norm}.{gain}" in shapes)
     owners = {_owner(path) for path in matrices}
     biases = tuple(path for path in shapes if path.endswith("bias") and _owner(path) in owners)
-    offsets = {path: _offset(block.get_submodule(_owner(path))) for path in gains}
+    offsets = {path: _offset(block.get_submodule(_owner(path)), block.get_parameter(path)) for path in gains}
     if layers.leaf:
         return Anatomy(matrices, (), False, has_norms(model, layers), gains, offsets, biases, 0)
     layer = _Alone(model, batch, layers.names[0], biases, offsets)
@@ -79,10 +80,9 @@ def _drawn(parameter: Tensor, path: str, layers: Layers) -> bool:
     return layers.weights is None or f"{layers.names[0]}.{path}" in layers.weights
 
 
-def _offset(norm: nn.Module) -> float:
+def _offset(norm: nn.Module, gain: Tensor) -> float:
     """One where a stored gain of zero is a gain of one."""
-    width = norm.get_parameter("weight").shape
-    x = torch.randn((2, *width), generator=torch.Generator().manual_seed(0)).to(norm.get_parameter("weight"))
+    x = torch.randn((2, *gain.shape), generator=torch.Generator().manual_seed(0)).to(gain)
     zeros = {name: torch.zeros_like(p) for name, p in norm.named_parameters()}
     norm = twin(norm)  # in the mode for evaluation a batch norm does not count what it sees
     with torch.no_grad(), holding(norm, zeros):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatch
 from typing import Any
@@ -13,14 +14,13 @@ from torch import Tensor, nn
 
 from edgewise.errors import BadInput
 from edgewise.models.model_map import ModelMap
+from edgewise.models.names.gains import is_set, is_structured
 from edgewise.models.names.record import Projection
 from edgewise.repair.plan import Change
 
 # Classes that say nothing about what is inside: members must agree in their shapes, not in their class alone.
 GENERIC = (nn.Sequential, nn.ModuleList, nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
 LEAST = 3
-MOSTLY = 0.5  # of the entries
-ONE_SIDED = 0.25  # of the standard deviation; the mean of drawn entries is near zero
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,8 @@ class Layers:
 def layers_of(model: nn.Module | ModelMap, batch: Any = None) -> Layers:
     """The blocks of the stack that `measure` reads; the largest family of like siblings if it has no residual stack.
 
-    Raises if it has a stack whose blocks are not modules: siblings would be something else than what is measured.
+    Raises if it has a stack whose blocks are not modules, unless there are as many siblings: others would be something
+    else than what is measured.
     """
     where = ModelMap.of(model)
     try:
@@ -62,6 +63,10 @@ def layers_of(model: nn.Module | ModelMap, batch: Any = None) -> Layers:
             return _siblings(where.model)
     names = tuple(block.module for block in stack.blocks if block.module is not None)
     if len(names) < stack.depth:
+        with suppress(BadInput):
+            siblings = _siblings(where.model)
+            if siblings.depth == stack.depth and not siblings.leaf:
+                return siblings
         raise BadInput(
             f"{stack.name or type(where.model).__name__} has blocks ({stack.depth}) that are not modules of their own, "
             "and a plan scales whole modules. Put each block into a module, or set the weights yourself."
@@ -234,29 +239,6 @@ def copies_of_first(model: nn.Module, layers: Layers, paths: Sequence[str]) -> l
         if own and all(torch.equal(first, other) for _, first, other in own):
             copies += [name for name, *_ in own]
     return copies
-
-
-def is_structured(parameter: Tensor) -> bool:
-    """Whether a matrix was set rather than drawn: constant, mostly zeros, repeated rows, or entries of one sign.
-
-    State-space decays, time steps, frequencies and gates at zero are such; drawing them would destroy what they mean.
-    """
-    values = parameter.detach().double().flatten(1)
-    spread = float(values.std()) if values.numel() > 1 else 0.0
-    if (
-        spread <= 1e-12 * max(float(values.abs().max()), 1e-30)
-        or float((values == 0).double().mean()) > MOSTLY
-    ):
-        return True
-    repeated = len(values) > 1 and bool((values == values[:1]).all())
-    return repeated or abs(float(values.mean())) > ONE_SIDED * spread
-
-
-def is_set(bias: Tensor) -> bool:
-    """Whether a bias was set rather than drawn: not zero, and constant or of one sign (time steps, forget gates)."""
-    values = bias.detach().double().flatten()
-    mean, spread = float(values.mean()), float(values.std()) if values.numel() > 1 else 0.0
-    return mean != 0 and abs(mean) > spread
 
 
 def copies_in_words(copies: Sequence[str], exclusions: Exclusions) -> str:

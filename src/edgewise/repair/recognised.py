@@ -103,8 +103,8 @@ def recognise(model: nn.Module | ModelMap, tokens: int | None, batch: Any = None
             if stack is not None and [b.module for b in stack.blocks] != [b.name for b in places.blocks]:
                 first = places.stacks[0].name or "the model"
                 return f"names give the blocks of {first}, and the stack that is measured is {stack.name}"
-    except BadInput as refusal:
-        return str(refusal)
+    except BadInput as refusal:  # a batch may be too short to be read on, and is measured all the same
+        return str(refusal) if batch is None else recognise(model, tokens)
     if not isinstance(architecture, Architecture):
         return "it is on the meta device or sharded, and has no config of a family that edgewise knows"
     if places.stacks[0].norm not in ("pre", "post", "none"):

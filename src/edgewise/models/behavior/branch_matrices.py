@@ -184,8 +184,9 @@ def _divided(
     """Rows by role. What the weights of attention are multiplied by is the operand that queries do not reach."""
     if len(product) < 2:
         return {}
-    query, key = (_reached(inward, operand) for operand in product[:2])
-    others = [_reached(inward, operand) for operand in (*product[2:], *values)]
+    features = 1 if operation.function in POINTWISE else -1
+    query, key = (_reached(inward, operand, features) for operand in product[:2])
+    others = [_reached(inward, operand, features) for operand in (*product[2:], *values)]
     value = next((mask for mask in others if mask is not None and not _meet(mask, query)), None)
     made = {
         "query": (query, score.query_weights),
@@ -200,12 +201,13 @@ def _divided(
     return {role: some for role, some in rows.items() if some is not None}
 
 
-def _reached(inward: Tensor, operand: Tensor) -> Tensor | None:
+def _reached(inward: Tensor, operand: Tensor, features: int) -> Tensor | None:
+    """Which features of what a matrix gives an operand depends on."""
     if not operand.requires_grad:
         return None
     total = (operand * torch.randn_like(operand)).sum()
     gradient = torch.autograd.grad(total, inward, retain_graph=True, allow_unused=True)[0]
-    return None if gradient is None else (gradient != 0).flatten(0, -2).any(0)
+    return None if gradient is None else (gradient != 0).movedim(features, -1).flatten(0, -2).any(0)
 
 
 def _meet(one: Tensor | None, other: Tensor | None) -> bool:

@@ -19,6 +19,8 @@ from edgewise.models.unwrap import unwrap
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
+MOSTLY = 0.5  # of the entries
+ONE_SIDED = 0.25  # of the standard deviation; the mean of drawn entries is near zero
 SIGNIFICANT = 4.0  # standard errors; the largest of a thousand normal numbers is near 3.2
 
 
@@ -61,18 +63,44 @@ def _columns(weight: Tensor) -> Tensor:
     )
 
 
+def is_structured(parameter: Tensor) -> bool:
+    """Whether a matrix was set rather than drawn: constant, mostly zeros, repeated rows, or entries of one sign.
+
+    State-space decays, time steps, frequencies and gates at zero are such; drawing them would destroy what they mean.
+    """
+    values = parameter.detach().double().flatten(1)
+    spread = float(values.std()) if values.numel() > 1 else 0.0
+    if (
+        spread <= 1e-12 * max(float(values.abs().max()), 1e-30)
+        or float((values == 0).double().mean()) > MOSTLY
+    ):
+        return True
+    repeated = len(values) > 1 and bool((values == values[:1]).all())
+    return repeated or abs(float(values.mean())) > ONE_SIDED * spread
+
+
+def is_set(bias: Tensor) -> bool:
+    """Whether a bias was set rather than drawn: not zero, and constant or of one sign (time steps, forget gates)."""
+    values = bias.detach().double().flatten()
+    mean, spread = float(values.mean()), float(values.std()) if values.numel() > 1 else 0.0
+    return mean != 0 and abs(mean) > spread
+
+
 def norm_gains(model: nn.Module, name: str) -> Tensor:
     """What a norm multiplies each normalised coordinate by, measured: half of norm(x) - norm(-x), over x/|x|.
 
     Gemma stores g - 1, others g; the norm itself knows.
     """
     import torch
+    from torch.nn.modules.batchnorm import _BatchNorm
 
     module = unwrap(model).get_submodule(name)
     gain = gain_name(module)
     if gain is None:  # an Identity, or a norm without gains
         return torch.ones(1, dtype=torch.float64)
     weight = module.get_parameter(gain)
+    if isinstance(module, (_BatchNorm, torch.nn.GroupNorm)):
+        return weight.detach().double()
     x = torch.ones(weight.numel(), device=weight.device, dtype=torch.float64)
     x *= 100.0  # large, so that the epsilon inside does not show
     x[::2] *= -1
