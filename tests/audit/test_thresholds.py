@@ -113,7 +113,7 @@ def test_t5_without_a_factor_has_the_factor_one() -> None:
     matrix = SimpleNamespace(fan_in=16)
     block = SimpleNamespace(
         attention=SimpleNamespace(value=matrix, output=matrix),
-        mlp=SimpleNamespace(input=matrix, output=matrix),
+        feed_forward=SimpleNamespace(input=matrix, output=matrix),
     )
     bare, one, two = (
         recipe_of({"model_type": "t5"} | given, network, SimpleNamespace(blocks=[block]))  # type: ignore[arg-type]
