@@ -107,7 +107,7 @@ def run(inputs: int, processes: int, number: int, corpus: Path) -> dict[str, dic
         tally.add(example["family"], example, try_one(example))
     for family, share in SHARES.items():
         done = tally.counts[family].total()
-        for example in drawn(family, inputs * share // 100, number, corpus)[done:]:
+        for example in drawn(family, max(1, inputs * share // 100), number, corpus)[done:]:
             tally.add(family, example, try_one(example))
         print(family, dict(tally.counts[family]), flush=True)
     for example in drawn("words", processes, number + 1, corpus)[tally.counts[AS_PROCESSES].total() :]:
