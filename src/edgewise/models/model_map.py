@@ -539,7 +539,7 @@ def _projection(model: nn.Module, matrix: BranchMatrix) -> Projection:
         0,
         matrix.transposed,
         biases=biases,
-        index=matrix.index,
+        index=matrix.layer,
         split=matrix.split,
         derived=matrix.derived,
     )

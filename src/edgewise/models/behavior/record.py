@@ -42,7 +42,7 @@ class BranchMatrix(NamedTuple):
         None  # groups, rows of a group, start and stop in each; None: all
     )
     bias: str | None = None
-    index: int | None = None  # which slice along the first axis of a parameter that holds all layers
+    layer: int | None = None  # which slice along the first axis of a parameter that holds all layers
     split: int = (
         1  # how many of its axes (of that slice) make the first axis of the matrix; the rest the second
     )
