@@ -19,7 +19,7 @@ from edgewise.audit.inspect import audit_initialization
 from edgewise.errors import BadInput
 from edgewise.models.behavior.read import read
 from edgewise.probe.measure import measure
-from edgewise.repair.critical_plan import critical_plan
+from edgewise.repair.initialize import critical_plan
 from tests.support.alarms import interrupted
 from tests.support.models import FAMILIES, batch
 from tests.support.unchanged import prepared

@@ -10,8 +10,7 @@ from torch import nn
 from benchmarks.clock import Task, interleaved, once
 from benchmarks.report import Findings, Goal, Table, Tell
 from edgewise.repair.by_measurement import plan_by_measurement
-from edgewise.repair.critical_plan import critical_plan
-from edgewise.repair.initialize import initialize_
+from edgewise.repair.initialize import critical_plan, initialize_
 from edgewise.repair.layers import Exclusions, layers_of
 
 PASSES = 30  # the project's goal

@@ -43,8 +43,7 @@ if TYPE_CHECKING:
     from edgewise.preflight.entry import check
     from edgewise.probe.measure import measure
     from edgewise.rehearsal.learning_rate import learning_rate
-    from edgewise.repair.critical_plan import critical_plan
-    from edgewise.repair.initialize import initialize_
+    from edgewise.repair.initialize import critical_plan, initialize_
     from edgewise.repair.meter import total_changes
     from edgewise.verbs import (
         compare,
@@ -68,7 +67,7 @@ _HOMES = {
     "audit_initialization": "audit.inspect",
     "check": "preflight.entry",
     "compare": "verbs",
-    "critical_plan": "repair.critical_plan",
+    "critical_plan": "repair.initialize",
     "critical_point": "verbs",
     "describe": "models.describe",
     "initialize_": "repair.initialize",

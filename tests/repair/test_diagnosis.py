@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 import edgewise
-from edgewise.repair.critical_plan import DRAWS
+from edgewise.repair.initialize import DRAWS
 from edgewise.repair.layers import layers_of
 from edgewise.repair.plan import TotalChanges
 from edgewise.stability.lyapunov import SEVERITY_LIMITS
@@ -147,7 +147,7 @@ def test_only_verbs_that_exist_are_recommended() -> None:
 
 def test_the_docstring_names_the_draws_that_are_taken() -> None:
     """Accepted draws, and the default: orthogonal by theory and without skips, normal where skips are measured."""
-    text = " ".join((inspect.getdoc(edgewise.repair.critical_plan.critical_plan) or "").split())
+    text = " ".join((inspect.getdoc(edgewise.repair.initialize.critical_plan) or "").split())
     assert all(kind in text for kind in DRAWS)
     assert "default: orthogonal, but normal where layers with skips are planned by measurement" in text
     torch.manual_seed(1)

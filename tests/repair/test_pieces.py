@@ -13,12 +13,12 @@ from torch import nn
 
 import edgewise
 from edgewise.models.model_map import ModelMap, sites
-from edgewise.repair.anatomy import _cosine
+from edgewise.repair.by_measurement import CLOSE, Search, _secant
 from edgewise.repair.by_theory import BranchGains, _can_carry, _forgets
+from edgewise.repair.draw import SCHEMES
+from edgewise.repair.layers import _cosine
 from edgewise.repair.plan import TotalChanges, counting_word, spell
 from edgewise.repair.recognised import Recognised, recognise
-from edgewise.repair.schemes import SCHEMES
-from edgewise.repair.search import CLOSE, Search, _secant
 from edgewise.repair.standalone import _names
 from tests.support.models import build
 

@@ -15,7 +15,7 @@ from torch import nn
 
 import edgewise
 from edgewise.errors import BadInput
-from edgewise.repair.critical_plan import critical_plan
+from edgewise.repair.initialize import critical_plan
 from edgewise.repair.plan import Plan
 from edgewise.repair.standalone import PARTS, module_text, write_module
 from tests.support.models import batch, build

@@ -160,8 +160,7 @@ def cure_of(
     from edgewise.models.model_map import ModelMap
     from edgewise.probe.isolation import random_streams
     from edgewise.probe.subjects import seeded
-    from edgewise.repair.critical_plan import critical_plan
-    from edgewise.repair.initialize import initialize_
+    from edgewise.repair.initialize import critical_plan, initialize_
 
     with random_streams():
         model = seeded(factory_of(target), 0)

@@ -9,30 +9,202 @@ merges inputs, drawn in mirrored pairs, which makes ReLU and its kin linear at t
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from functools import partial
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
 from typing import Any
 
 import torch
 from torch import nn
 
-from edgewise.repair.anatomy import Anatomy, anatomy_of
-from edgewise.repair.diagnosis import diagnose
-from edgewise.repair.draw import new_values
+from edgewise.repair.draw import SCHEMES, Matrix, Scheme, new_values
 from edgewise.repair.layers import (
+    Anatomy,
     Exclusions,
     Layers,
+    anatomy_of,
     copies_in_words,
     copies_of_first,
     matrix_changes,
+    norm_changes,
     zero_biases,
 )
-from edgewise.repair.levers import Lever, common_gain, levers_of, merge
 from edgewise.repair.meter import BEYOND, Meter
-from edgewise.repair.plan import TOLERANCE, Change, Plan, TotalChanges
-from edgewise.repair.schemes import SCHEMES, Matrix, Scheme
-from edgewise.repair.search import Search, largest_within, zero_of_gradient
+from edgewise.repair.plan import TOLERANCE, Change, Plan, TotalChanges, diagnose
+
+CLOSE = 0.05  # a total this near to its target is there
+STEP = math.log(4.0)  # the most that log gain moves at once
+REACH = math.log(
+    16.0
+)  # and the farthest it goes without a skip: beyond, the epsilon of a norm would be exploited
+
+
+@dataclass
+class Search:
+    """Total changes against log gain; every evaluated point is remembered, and no more than `most` are evaluated."""
+
+    totals: Callable[[float], TotalChanges]
+    depth: int
+    most: int
+    points: dict[float, TotalChanges] = field(default_factory=dict)
+
+    def at(self, x: float) -> TotalChanges:
+        if x not in self.points:
+            self.points[x] = self.totals(x)
+        return self.points[x]
+
+    @property
+    def left(self) -> int:
+        return self.most - len(self.points)
+
+    @property
+    def best(self) -> float:
+        """The log gain at which the larger total is smallest; the larger gain of two equal ones."""
+        return min(self.points, key=lambda x: (round(self.points[x].worst, 6), -x))
+
+
+def largest_within(search: Search, budget: float, guess: float = 0.0, start: float = 0.0) -> float:
+    """The largest log gain up to `start` whose worst total is within the budget: log worst against x is near a line.
+
+    Branches of size s change the totals by O(s^2), so that the slope is 2 to begin with and a secant's afterwards.
+    """
+    x, slope = min(guess, start), 2.0
+    within, before = None, None
+    while search.left > 0:
+        worst = max(search.at(x).worst, 1e-12)
+        if worst <= budget:
+            within = x if within is None else max(within, x)
+            if x == start or worst >= 0.9 * budget:
+                return within
+        distance = math.log(0.96 * budget / worst)
+        if before is not None and x != before[0]:
+            slope = (math.log(worst) - before[1]) / (x - before[0])
+        slope = min(max(slope, 0.5), 8.0)
+        before = (x, math.log(worst))
+        step = max(-STEP, min(STEP, distance / slope))
+        if x + step < start - math.log(2.0**14) or abs(step) < 1e-3:
+            break
+        x = min(start, x + step)
+    return search.best if within is None else within
+
+
+def zero_of_gradient(search: Search, budget: float, start: float = 0.0) -> float:
+    """The log gain at which the gradient total vanishes, then, if the angle is beyond the budget, the best compromise.
+
+    A homogeneous layer changes log |g|^2 by 2 log gain, so that the first slope is 2 depth.
+    """
+    root = _secant(search, lambda t: t.gradient, start, 2.0 * search.depth)
+    if search.points and search.at(root).worst > budget and search.left > 2:
+        _secant(search, lambda t: t.angle + t.gradient, root, 2.0 * search.depth, most=search.left // 2)
+    best = search.best  # a compromise that is none leaves the gradient at rest
+    return best if search.at(best).worst <= budget < search.at(root).worst else root
+
+
+def _secant(
+    search: Search, quantity: Callable[[TotalChanges], float], x: float, slope: float, most: int | None = None
+) -> float:
+    """Secant steps, inside the bracket once there is one; returns the best point on the way."""
+    low, high, before = -math.inf, math.inf, None
+    values: dict[float, float] = {}
+    for _ in range(search.left if most is None else most):
+        value = values[x] = quantity(search.at(x))
+        if abs(value) < CLOSE:
+            break
+        low, high = (max(low, x), high) if value < 0 else (low, min(high, x))
+        if before is not None and x != before[0] and value != before[1]:
+            slope = (value - before[1]) / (x - before[0])
+        before = (x, value)
+        step = -value / slope if slope > 0 else -math.copysign(STEP / 4, value)
+        following = x + max(-STEP, min(STEP, step))
+        if not low < following < high:
+            following = (low + high) / 2 if math.isfinite(low + high) else x - math.copysign(STEP / 4, value)
+        following = max(-REACH, min(REACH, following))
+        if abs(following - x) < 1e-7:
+            break
+        x = following
+    return min(values, key=lambda at: abs(values[at]))
+
+
+@dataclass(frozen=True)
+class Lever:
+    """Parameters that one gain multiplies together; `changes` are those at gain one."""
+
+    name: str
+    changes: tuple[Change, ...]
+    gain: float = 1.0
+
+    def at(self, gain: float) -> Lever:
+        return replace(self, gain=gain)
+
+    def shift(self, name: str) -> float:
+        """What scaling adds to stored values that the module adds an offset o to: (v + o) gain - o = v gain + this."""
+        return self.offsets.get(name, 0.0) * (self.gain - 1)
+
+    @cached_property
+    def offsets(self) -> dict[str, float]:
+        return {change.projection.parameter: change.offset for change in self.changes if change.offset}
+
+    def final(self) -> tuple[Change, ...]:
+        """The changes at this gain."""
+        return tuple(replace(change, new_std=change.new_std * self.gain) for change in self.changes)
+
+
+def levers_of(
+    model: nn.Module, layers: Layers, anatomy: Anatomy, exclusions: Exclusions, draw: str | None
+) -> list[Lever]:
+    """In the order in which they are tried, without those that have no parameters left."""
+    levers = (_with_skip if anatomy.skip else _without_skip)(model, layers, anatomy, exclusions, draw)
+    return [lever for lever in levers if lever.changes]
+
+
+def _with_skip(
+    model: nn.Module, layers: Layers, anatomy: Anatomy, exclusions: Exclusions, draw: str | None
+) -> list[Lever]:
+    kind = draw or "normal"
+    reason = "writes a branch into the stream: scaled so that the whole depth stays within the budget"
+    ends = {path: anatomy.offsets[path] for path in anatomy.writers if path in anatomy.offsets}
+    paths = [path for path in anatomy.writers if path not in ends]
+    matrices = matrix_changes(model, layers, paths, exclusions, kind, reason)
+    writers = Lever("writers", (*matrices, *norm_changes(model, layers, ends, exclusions, reason)))
+    if anatomy.undone:
+        return [writers]
+    reason = "second gain: how strongly the branch's inside is driven"
+    inner = Lever("inner matrices", matrix_changes(model, layers, anatomy.inner, exclusions, kind, reason))
+    return [writers, _norm_gains(model, layers, anatomy, exclusions), inner]
+
+
+def _without_skip(
+    model: nn.Module, layers: Layers, anatomy: Anatomy, exclusions: Exclusions, draw: str | None
+) -> list[Lever]:
+    matrices = Lever("matrices", common_gain(model, layers, anatomy, exclusions, draw))
+    levers = [matrices, _norm_gains(model, layers, anatomy, exclusions)]
+    if anatomy.has_norms:
+        levers.reverse()  # a norm undoes the gain of the matrix before it
+    if draw is not None:
+        return levers  # mirrored pairs would be another draw than the one asked for
+    reason = "no skip, and an activation that merges inputs: mirrored pairs of units are linear at the start"
+    pairs = matrix_changes(model, layers, anatomy.matrices, exclusions, "mirrored", reason, unit=True)
+    return [*levers, Lever("mirrored matrices", pairs)]
+
+
+def common_gain(
+    model: nn.Module, layers: Layers, anatomy: Anatomy, exclusions: Exclusions, draw: str | None
+) -> tuple[Change, ...]:
+    """All matrices at gain one; before norms in mirrored pairs, whose mean is zero, so that a norm takes none away."""
+    kind = draw or ("mirrored" if anatomy.has_norms else "orthogonal")
+    reason = "no skip: one common gain where the gradient keeps its size, singular values all equal"
+    return matrix_changes(model, layers, anatomy.matrices, exclusions, kind, reason, unit=True)
+
+
+def _norm_gains(model: nn.Module, layers: Layers, anatomy: Anatomy, exclusions: Exclusions) -> Lever:
+    reason = "sets the size of what follows the norm, which the matrices cannot"
+    return Lever("norm gains", norm_changes(model, layers, anatomy.offsets, exclusions, reason))
+
+
+def merge(first: Sequence[Change], second: Sequence[Change]) -> tuple[Change, ...]:
+    """One change per parameter: the second replaces the first."""
+    return tuple({change.projection.parameter: change for change in (*first, *second)}.values())
+
 
 MOST = 30  # forward-backward passes a plan may take
 AGAIN = 2  # more draws at the chosen gains, so that the expected totals are means of three networks

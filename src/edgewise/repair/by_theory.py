@@ -23,10 +23,10 @@ import numpy as np
 
 from edgewise.nouns.architecture import Architecture
 from edgewise.nouns.trace import Trace
-from edgewise.repair.diagnosis import diagnose
-from edgewise.repair.draw import LINEAR, ODD
+from edgewise.repair.by_measurement import Search, largest_within
+from edgewise.repair.draw import LINEAR, ODD, SCHEMES
 from edgewise.repair.layers import Exclusions
-from edgewise.repair.plan import TOLERANCE, Change, Plan, TotalChanges, exponent_of
+from edgewise.repair.plan import TOLERANCE, Change, Plan, TotalChanges, diagnose, exponent_of
 from edgewise.repair.recognised import (
     Pairs,
     Place,
@@ -38,8 +38,6 @@ from edgewise.repair.recognised import (
     scheme_changes,
     with_changes,
 )
-from edgewise.repair.schemes import SCHEMES
-from edgewise.repair.search import Search, largest_within
 from edgewise.stability.lyapunov import growth
 from edgewise.theory.averages.activations import activation
 from edgewise.theory.predict import at_least_zero, predict_transformer

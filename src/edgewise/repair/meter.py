@@ -22,7 +22,6 @@ from edgewise.interrupts import check
 from edgewise.models.behavior.refusals import words
 from edgewise.models.inputs import default_batch
 from edgewise.models.model_map import ModelMap
-from edgewise.models.names.norm import find_norms
 from edgewise.models.state import is_sharded, preserved
 from edgewise.models.twin import holding, twin
 from edgewise.models.unwrap import unwrap
@@ -32,7 +31,7 @@ from edgewise.probe.block_call import BlockCall
 from edgewise.probe.geometry import mean_square, separation
 from edgewise.probe.gradients import site_gradients
 from edgewise.probe.isolation import call, observed, tensors
-from edgewise.repair.layers import Layers, layers_of
+from edgewise.repair.layers import Layers, has_norms, layers_of
 from edgewise.repair.plan import Measured, TotalChanges, exponent_of
 from edgewise.stability.lyapunov import growth
 
@@ -258,19 +257,6 @@ def _square_sum(gradient: Tensor, mask: Tensor | None) -> float:
     """Over the tokens that count."""
     squares = gradient.double().square()
     return float(squares.sum() if mask is None else squares[mask].sum())
-
-
-def has_norms(model: nn.Module, layers: Layers) -> bool:
-    """Whether norms stand in the layers, or between bare matrices: then sizes are relative to the stream."""
-    first = model.get_submodule(layers.names[0])
-    if not layers.leaf:
-        return bool(_norms(first))
-    return len(_norms(model.get_submodule(layers.names[0].rpartition(".")[0]))) >= layers.depth - 1
-
-
-def _norms(module: nn.Module) -> list[str]:
-    """Norms that do something: an Identity in the place of one does not."""
-    return [name for name in find_norms(module) if not isinstance(module.get_submodule(name), nn.Identity)]
 
 
 def _log(value: float) -> float:

@@ -15,10 +15,9 @@ from edgewise.models.model import describe_module
 from edgewise.models.model_map import ModelMap
 from edgewise.models.names.record import AttentionSite, BlockSite, MLPSite, ModelSites, Projection
 from edgewise.nouns.architecture import Architecture
-from edgewise.repair.draw import root_mean_square
+from edgewise.repair.draw import SCHEMES, Matrix, root_mean_square
 from edgewise.repair.layers import Exclusions, Layers, copies_in_words, copies_of_first, zero_biases
 from edgewise.repair.plan import Change
-from edgewise.repair.schemes import SCHEMES, Matrix
 
 WRITERS = ("output", "mlp_out")
 

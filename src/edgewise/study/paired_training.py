@@ -22,8 +22,7 @@ from torch.nn import functional as F
 from edgewise.errors import BadInput
 from edgewise.probe.isolation import call, observed, tensors
 from edgewise.progress import progress_bar
-from edgewise.repair.critical_plan import critical_plan
-from edgewise.repair.initialize import initialize_
+from edgewise.repair.initialize import critical_plan, initialize_
 from edgewise.repair.meter import batch_for
 from edgewise.repair.plan import Plan
 from edgewise.study.proof import Arm, Proof, compare
