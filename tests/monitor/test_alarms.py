@@ -75,7 +75,7 @@ def test_growing_logits_are_named_with_block_rate_and_cause() -> None:
     assert kinds(alarms)[0] == "logit_growth"
     alarm = alarms[0]
     assert alarm.place == "block.1" and 60 <= alarm.since <= alarm.step <= 125
-    assert "grows by" in alarm.what and "points to attention" in alarm.cause
+    assert "grows by" in alarm.what and "points to attention" in alarm.first
     assert any(words.startswith("the learning rate") for words in alarm.ruled_out)
     rate = float(alarm.what.split("grows by ")[1].split("%")[0]) / 100
     assert 0 < rate < 0.06
@@ -125,7 +125,7 @@ def test_a_stream_that_grows_while_the_loss_stalls_points_to_the_rate() -> None:
     changes["loss"] = lambda step: math.exp(step / 200)  # cancels the fall
     alarms = run(changes)
     assert kinds(alarms) == ["update_too_large"]
-    assert "the learning rate" in alarms[0].cause
+    assert "the learning rate" in alarms[0].first
 
 
 def test_the_same_stream_is_left_alone_while_the_loss_falls() -> None:
@@ -141,7 +141,7 @@ def test_a_jump_with_nothing_before_it_is_the_batch() -> None:
     }
     alarms = run(jump)
     assert kinds(alarms) == ["bad_batch"]
-    assert alarms[0].step == 100 and "points to its batch" in alarms[0].cause
+    assert alarms[0].step == 100 and "points to its batch" in alarms[0].first
 
 
 def test_what_drifts_slowly_is_not_named_before_a_bad_batch() -> None:
@@ -152,7 +152,7 @@ def test_what_drifts_slowly_is_not_named_before_a_bad_batch() -> None:
     }
     alarms = run({**jump, "block.1.largest_logit": lambda step: math.exp(step / 300)}, noise=0.01)
     assert kinds(alarms) == ["bad_batch"]
-    assert "points to its batch" in alarms[0].cause
+    assert "points to its batch" in alarms[0].first
     assert not any("largest logit" in line for line in alarms[0].order)
 
 
@@ -182,7 +182,7 @@ def test_collapse_is_named_when_it_lasts() -> None:
     alarms = run(stalled | {name: lambda step: max(math.exp(-step), 1e-3) for name in names})
     assert kinds(alarms) == ["rank_collapse"] and alarms[0].failing
     assert 30 <= alarms[0].step <= 40
-    assert alarms[0].since <= 10 and alarms[0].cause.endswith(f"it is so since step {alarms[0].since}.")
+    assert alarms[0].since <= 10 and alarms[0].first.endswith(f"it is so since step {alarms[0].since}.")
     assert not any("merging" in line for line in alarms[0].ruled_out)
     assert kinds(run(stalled | {name: lambda step: 1e-3 if 5 < step < 30 else 1.0 for name in names})) == []
     learns = {"loss": lambda step: math.exp(-step / 50)}

@@ -73,7 +73,7 @@ def test_without_a_loss_what_moved_first_names_the_alarm() -> None:
     }
     assert kinds(run(unheard)) == ["logit_growth"]
     alarm = run({**unheard, **{f"block.{i}.norm": ramp(30, 30) for i in range(DEPTH)}})[0]
-    assert alarm.kind is AlarmKind.UPDATE_TOO_LARGE and "the learning rate" in alarm.cause
+    assert alarm.kind is AlarmKind.UPDATE_TOO_LARGE and "the learning rate" in alarm.first
     assert "there is no loss" in alarm.what and "largest logit" in alarm.what
 
 
@@ -105,7 +105,7 @@ def test_the_loss_alone_is_an_alarm_where_no_row_is_paid_for() -> None:
 
     (spike,) = heard(lambda step: 5.0 if step >= 60 else 1.0)
     assert (spike.kind, spike.step, spike.since) == (AlarmKind.LOSS_SPIKE, 72, 60)
-    assert "only the loss is known" in spike.cause
+    assert "only the loss is known" in spike.first
     (ended,) = heard(lambda step: math.nan if step >= 60 else 1.0)
     assert (ended.kind, ended.step, ended.since) == (AlarmKind.NOT_A_NUMBER, 60, 60)
     assert heard(lambda step: 5.0 if 60 <= step < 65 else 1.0) == heard(lambda step: 1.0) == []

@@ -19,67 +19,67 @@ def window(deferred: DeferredReads) -> Window:
     return Window(deferred, torch.full((2, 3, 4), torch.nan), True, lambda length: slice(0, length, 1))
 
 
-def seen(read: DeferredRead, x: Tensor) -> None:
+def seen(place: DeferredRead, x: Tensor) -> None:
     """A step in which the hook of a read sees x, unless something else is done before it is over."""
-    if isinstance(read, Window):
-        read.see(x)
+    if isinstance(place, Window):
+        place.see(x)
     else:
-        read.keep(x, x.numel() <= read.deferred.small)
+        place.keep(x, x.numel() <= place.deferred.small)
 
 
 @pytest.mark.parametrize(
-    ("make", "read"),
+    ("make", "expected_of"),
     [
         (window, lambda x: x),
         (lambda deferred: DeferredNorm(deferred, torch.full((), torch.nan)), torch.linalg.vector_norm),
     ],
 )
-def test_a_tensor_that_lasts_is_read_when_the_pass_is_over(make: Any, read: Any) -> None:
+def test_a_tensor_that_lasts_is_read_when_the_pass_is_over(make: Any, expected_of: Any) -> None:
     deferred = DeferredReads()
-    read = make(deferred)
+    place = make(deferred)
     for step in range(3):
         x = torch.randn(2, 3, 4)
-        seen(read, x)
-        assert read.at_once == (step == 0)
+        seen(place, x)
+        assert place.at_once == (step == 0)
         deferred.settle()
-        assert torch.equal(read.buffer, read(x))
-        assert read.seen is None
+        assert torch.equal(place.buffer, expected_of(x))
+        assert place.seen is None
 
 
 def test_a_tensor_that_is_written_over_is_copied_at_once_from_the_first_step_on() -> None:
     deferred = DeferredReads()
-    read = window(deferred)
+    place = window(deferred)
     for _ in range(3):
         x = torch.randn(2, 3, 4)
         expected = x.clone()
-        seen(read, x)
+        seen(place, x)
         x.zero_()
         deferred.settle()
-        assert torch.equal(read.buffer, expected)
+        assert torch.equal(place.buffer, expected)
 
 
 def test_what_is_first_written_over_at_a_later_step_is_no_number_there_and_right_afterwards() -> None:
     deferred = DeferredReads()
-    read = window(deferred)
+    place = window(deferred)
     for overwritten, known in ((False, True), (True, False), (True, True)):
         x = torch.randn(2, 3, 4)
         expected = x.clone()
-        seen(read, x)
+        seen(place, x)
         if overwritten:
             x.zero_()
         deferred.settle()
-        assert torch.equal(read.buffer, expected) if known else bool(read.buffer.isnan().all())
+        assert torch.equal(place.buffer, expected) if known else bool(place.buffer.isnan().all())
 
 
 def test_a_storage_that_is_freed_behind_a_tensor_is_not_read() -> None:
     deferred = DeferredReads()
-    read = window(deferred)
+    place = window(deferred)
     x = torch.randn(2, 3, 4)
     expected = x.clone()
-    seen(read, x)
+    seen(place, x)
     x.untyped_storage().resize_(0)
     deferred.settle()
-    assert read.at_once and torch.equal(read.buffer, expected)
+    assert place.at_once and torch.equal(place.buffer, expected)
 
 
 def test_the_last_pass_of_a_step_counts_also_where_only_the_first_was_kept(
@@ -87,40 +87,40 @@ def test_the_last_pass_of_a_step_counts_also_where_only_the_first_was_kept(
 ) -> None:
     monkeypatch.setattr("edgewise.monitor.hooks.SMALL", 24)
     deferred = DeferredReads()
-    read = window(deferred)
-    seen(read, torch.randn(2, 3, 4))
+    place = window(deferred)
+    seen(place, torch.randn(2, 3, 4))
     deferred.settle()
     large = torch.randn(5, 3, 4)
-    seen(read, torch.randn(2, 3, 4))
-    seen(read, large)
+    seen(place, torch.randn(2, 3, 4))
+    seen(place, large)
     deferred.settle()
-    assert torch.equal(read.buffer, large[:2])
+    assert torch.equal(place.buffer, large[:2])
 
 
 def test_a_window_in_place_shows_the_tensor_itself_and_nothing_of_a_step_in_which_it_saw_none() -> None:
     deferred = DeferredReads()
-    read = InPlace(deferred, torch.full((2, 3, 4), torch.nan), True, lambda length: slice(0, length, 1))
+    place = InPlace(deferred, torch.full((2, 3, 4), torch.nan), True, lambda length: slice(0, length, 1))
     for _ in range(3):
         x = torch.randn(5, 3, 4)
-        read.see(x)
+        place.see(x)
         deferred.settle()
-        shown = read.shown(2, 3)
+        shown = place.shown(2, 3)
         assert torch.equal(shown, x[:2]) and shown.data_ptr() == x.data_ptr()
-        assert bool(read.shown(2, 2).isnan().all())  # another shape is another pass
-        read.part = None  # as at the end of a row
-        assert bool(read.shown(2, 3).isnan().all())
+        assert bool(place.shown(2, 2).isnan().all())  # another shape is another pass
+        place.part = None  # as at the end of a row
+        assert bool(place.shown(2, 3).isnan().all())
 
 
 def test_a_window_in_place_copies_what_is_written_over() -> None:
     deferred = DeferredReads()
-    read = InPlace(deferred, torch.full((2, 3, 4), torch.nan), False, lambda length: slice(0, length, 1))
+    place = InPlace(deferred, torch.full((2, 3, 4), torch.nan), False, lambda length: slice(0, length, 1))
     for _ in range(3):
         x = torch.randn(3, 5, 4)
         expected = x[:, :2].transpose(0, 1).clone()
-        read.see(x)
+        place.see(x)
         x.zero_()
         deferred.settle()
-        assert torch.equal(read.shown(2, 3), expected)
+        assert torch.equal(place.shown(2, 3), expected)
 
 
 def test_a_gradient_is_that_of_the_tensor_that_was_seen() -> None:

@@ -24,18 +24,34 @@ class AlarmKind(Enum):
     DEAD_HEAD = "dead_head"
     LEFT_PREDICTION = "left_prediction"
     NOT_A_NUMBER = "not_a_number"
+    RATE_ZERO = "rate_zero"
+    NO_GRADIENT = "no_gradient"
+    PARAMETERS_STILL = "parameters_still"
+    UPDATE_ROUNDED_AWAY = "update_rounded_away"
+    GRADIENT_ADDS_UP = "gradient_adds_up"
+    LOSS_CONSTANT = "loss_constant"
+    LOSS_IMPOSSIBLE = "loss_impossible"
+    ATTENTION_ONE_HOT = "attention_one_hot"
+    NOT_LEARNING = "not_learning"
+    MISTAKE = "mistake"
 
 
 FAILING = {
     AlarmKind.LOSS_SPIKE,
     AlarmKind.NOT_A_NUMBER,
     AlarmKind.RANK_COLLAPSE,
+    AlarmKind.RATE_ZERO,
+    AlarmKind.NO_GRADIENT,
+    AlarmKind.LOSS_CONSTANT,
 }  # training is harmed already
 
 MEANING = {
     AlarmKind.LOGIT_GROWTH: "Logits that grow exponentially end in one-hot attention, whose gradient is zero.",
     AlarmKind.ENTROPY_COLLAPSE: "Attention is closing on single keys, and its softmax lets less gradient through.",
-    AlarmKind.RANK_COLLAPSE: "Tokens have become alike: the blocks above cannot tell them apart, and learning stalls.",
+    AlarmKind.RANK_COLLAPSE: (
+        "Tokens have become alike, and learning has stalled. That is a consequence: often only the frequencies of the "
+        "labels were learned."
+    ),
     AlarmKind.VANISHING_GRADIENT: "The gradient no longer reaches the first blocks, which then stop learning.",
     AlarmKind.EXPLODING_GRADIENT: "The gradient grows towards the input; one such step can undo many.",
     AlarmKind.UPDATE_TOO_LARGE: "Steps are too large for this network: they move it without improving it.",
@@ -45,6 +61,16 @@ MEANING = {
     AlarmKind.DEAD_HEAD: "One head gives next to nothing to the stream.",
     AlarmKind.LEFT_PREDICTION: "The network is not where it was predicted to be, so the forecast for it does not hold.",
     AlarmKind.NOT_A_NUMBER: "Once a number is not finite, every weight will follow.",
+    AlarmKind.RATE_ZERO: "With a learning rate of 0 the optimizer changes nothing.",
+    AlarmKind.NO_GRADIENT: "The optimizer steps with gradients that are exactly zero, so the weights learn nothing.",
+    AlarmKind.PARAMETERS_STILL: "Parameters that require a gradient keep their values step after step.",
+    AlarmKind.UPDATE_ROUNDED_AWAY: "Steps are smaller than half a unit in the last place of the weights, and are lost.",
+    AlarmKind.GRADIENT_ADDS_UP: "The gradient of a step contains those of the steps before it.",
+    AlarmKind.LOSS_CONSTANT: "A loss that is the same number at every step depends on neither the batch nor the weights.",
+    AlarmKind.LOSS_IMPOSSIBLE: "The loss has a value that it cannot have if it measures what it should.",
+    AlarmKind.ATTENTION_ONE_HOT: "Most attention rows put all weight on one key; their softmax passes no gradient.",
+    AlarmKind.NOT_LEARNING: "The loss stays where knowing the frequencies of the labels alone would put it.",
+    AlarmKind.MISTAKE: "Something in the training is not as any healthy training has it.",
 }
 
 ADVICE = {
@@ -53,19 +79,26 @@ ADVICE = {
         "edgewise.optim.LogitTrust."
     ),
     AlarmKind.ENTROPY_COLLAPSE: "The same as for growing logits: QK-norm, a lower rate, or edgewise.optim.LogitTrust.",
-    AlarmKind.RANK_COLLAPSE: (
-        "Go back to a checkpoint before it and lower the learning rate or warm up longer; at the start, "
-        "edgewise.initialize_(model) keeps tokens apart."
-    ),
+    AlarmKind.RANK_COLLAPSE: "Find the cause first: the tests below tell its candidates apart.",
     AlarmKind.VANISHING_GRADIENT: "Use pre-norm or smaller branches; edgewise.judge of a stored step says which.",
     AlarmKind.EXPLODING_GRADIENT: "Clip the gradient, lower the rate, and look at the first block that it names.",
     AlarmKind.UPDATE_TOO_LARGE: "Lower the learning rate by a factor of 3, or warm up longer.",
-    AlarmKind.LOSS_SPIKE: "Go back to the last checkpoint before it; the dossier holds what a replay needs.",
+    AlarmKind.LOSS_SPIKE: "If it does not come back, go back to the last checkpoint before it; edgewise replay repeats it.",
     AlarmKind.BAD_BATCH: "Look at the batch in the dossier; edgewise replay repeats the step without it.",
     AlarmKind.OVERFLOW_AHEAD: "Keep the stream in bfloat16 or float32, or bring its norm down (a lower rate).",
     AlarmKind.DEAD_HEAD: "Check whether its weights were set to zero or frozen; training seldom revives a head.",
     AlarmKind.LEFT_PREDICTION: "Judge the measured step: edgewise.judge(edgewise.trace_at(run, step)).",
     AlarmKind.NOT_A_NUMBER: "Go back to the last checkpoint; edgewise replay says whether float32 would have survived.",
+    AlarmKind.RATE_ZERO: "Look at the optimizer's lr and at the scheduler that sets it.",
+    AlarmKind.NO_GRADIENT: "Look at the order of backward, zero_grad and step, and for detach() or no_grad() in the model.",
+    AlarmKind.PARAMETERS_STILL: "Give them to the optimizer, or freeze them with requires_grad_(False) if that is meant.",
+    AlarmKind.UPDATE_ROUNDED_AWAY: "Keep the weights in float32 (autocast instead of model.to(bfloat16)).",
+    AlarmKind.GRADIENT_ADDS_UP: "Call optimizer.zero_grad() once per step, before the backward pass.",
+    AlarmKind.LOSS_CONSTANT: "Check that the loss is computed from the model's output for this batch.",
+    AlarmKind.LOSS_IMPOSSIBLE: "Look at how the loss is computed: its sign, its labels, what is averaged.",
+    AlarmKind.ATTENTION_ONE_HOT: "Check the scale of the logits (1/sqrt(d) missing?) and the size of query and key weights.",
+    AlarmKind.NOT_LEARNING: "Find the cause first: the tests below tell its candidates apart.",
+    AlarmKind.MISTAKE: "Correct what the cause names.",
 }
 
 
@@ -93,55 +126,75 @@ class Moved:
 
 @dataclass(frozen=True)
 class Alarm:
-    """One alarm; `print(alarm)` reads like a colleague."""
+    """One alarm: a symptom, its cause if a test has decided it, and what else it could be."""
 
-    kind: AlarmKind
+    kind: AlarmKind  # the symptom
     step: int
-    place: str
+    place: str  # as in columns: block.4
     head: int | None
     since: int
-    what: str  # the numbers, one sentence
-    cause: str  # what moved first, and what that says
+    what: str  # the numbers of the symptom, one sentence
+    first: str = ""  # what moved first, and what that points to
     order: tuple[str, ...] = ()  # everything that moved, first things first
     ruled_out: tuple[str, ...] = ()
     rows: int = 0  # that it rests on
     series: int = 0  # that were watched at the same time
+    cause: str = ""  # named only if a test tells it from its rivals
+    could_be: tuple[str, ...] = ()  # rivals, each with the test that would decide
+    advice: str = ""  # for the cause; that of the kind if there is none
+    module: str = ""  # the place by module name: blocks.5
 
     @property
     def failing(self) -> bool:
         return self.kind in FAILING
 
+    @property
+    def try_next(self) -> str:
+        """What to do: for the cause if it is known, else for the symptom."""
+        return self.advice or ADVICE[self.kind]
+
     def __str__(self) -> str:
         where = f" in {self.place}" if self.place else ""
+        where += f" ({self.module})" if self.module and self.module != self.place else ""
         where += f", head {self.head}" if self.head is not None else ""
-        lines = [
-            f"ALARM at step {self.step}: {self.kind.value.replace('_', ' ')}{where}, since step {self.since}.",
-            f"  {self.what}",
-            f"  First: {self.cause}",
-            *(f"  Then:  {line}" for line in self._later()[:3]),
-            f"  Means: {MEANING[self.kind]}",
-            f"  Try:   {ADVICE[self.kind]}",
-        ]
+        title = "" if self.kind is AlarmKind.MISTAKE else f" {self.kind.value.replace('_', ' ')}"
+        lines = [f"ALARM at step {self.step}:{title}{where}, since step {self.since}.", f"  {self.what}"]
+        if self.cause:
+            lines.append(f"  Cause: {self.cause}")
+        if self.first:
+            lines.append(f"  First: {self.first}")
+            lines += [f"  Then:  {line}" for line in self._later()[:3]]
+        lines += [f"  Means: {MEANING[self.kind]}", f"  Try:   {self.try_next}"]
+        if self.could_be:
+            lines.append(f"  Could{' also' if self.cause else ''} be: {'; '.join(self.could_be)}.")
         if self.ruled_out:
             lines.append(f"  Ruled out: {'; '.join(self.ruled_out)}.")
-        if self.rows:
+        if self.rows and self.order:
             lines.append(
                 f"  Rests on {self.rows} rows; thresholds allow for the {self.series} series watched."
             )
         return "\n".join(lines)
 
     def _later(self) -> tuple[str, ...]:
-        """What moved, without what the cause begins with."""
-        return self.order[1:] if self.order and self.cause.startswith(self.order[0]) else self.order
+        """What moved, without what `first` begins with."""
+        return self.order[1:] if self.order and self.first.startswith(self.order[0]) else self.order
 
     def json(self) -> dict[str, Any]:
-        return asdict(self) | {"kind": self.kind.value}
+        """All fields; `kind` by its value, with `symptom`, `advice` and `failing` for programs."""
+        return asdict(self) | {
+            "kind": self.kind.value,
+            "symptom": self.kind.value.replace("_", " "),
+            "advice": self.try_next,
+            "failing": self.failing,
+        }
 
     @classmethod
     def from_json(cls, event: dict[str, Any]) -> Alarm:
-        """The alarm of an event."""
+        """Return the alarm of an event, also one of a version whose `cause` was what moved first."""
         names = {field.name for field in fields(cls)}
         values: dict[str, Any] = {name: value for name, value in event.items() if name in names}
+        if "first" not in values and "cause" in values:
+            values["first"] = values.pop("cause")
         values |= {name: tuple(map(str, value)) for name, value in values.items() if isinstance(value, list)}
         values |= {
             name: " ".join(value.splitlines()) for name, value in values.items() if isinstance(value, str)

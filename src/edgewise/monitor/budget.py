@@ -1,12 +1,15 @@
 """The price of watching: thread time spent inside the monitor, against the time that training takes.
 
 Both are CPU time of the thread where the model computes on the CPU, so that other programs on the machine count for
-neither; where it computes on another device both are wall time. A step is sampled when all that was spent, and what
-one more sample will cost, stay inside what may be spent by now:
+neither; where it computes on another device both are wall time. What may be spent by now is the largest of
 
-    at the start     part of what the first 200 steps will pay, ahead; it is paid back by then
-    in calm times    three quarters of the budget
-    when it matters  the rest too, which is what was saved before: where a detector is close, and where the loss jumps
+    the share        of the training time so far
+    ahead            the share of the first 200 steps
+    the total        half of three seconds and half of the share: three seconds when the two meet
+
+so that short runs of small models have rows too. A step is sampled when all that was spent, and what one more sample
+will cost, stay inside three quarters of that in calm times, and inside 0.85 or 0.9 when a detector is close or the loss
+has jumped. The first ten steps are all sampled if the total pays for them.
 
 Several processes must agree: they plan the next step to sample when they sample one.
 """
@@ -28,7 +31,10 @@ CALM, NEAR = (
     0.75,
     0.85,
 )  # of the budget, in calm times, and when a detector is close; the rest is for jumps of the loss
-PAID = 200  # steps whose share is spent ahead: evenly over the logarithm of the step, since that is how things change
+PAID = 200  # steps whose share is spent ahead
+TOTAL = 3.0  # seconds that a run may always cost
+SPREAD = 1000  # steps over which the total is spread, evenly over the logarithm of the step, as things change
+START = 10  # steps that are all sampled
 ENDLESS = 50.0  # logarithm of a wait that is longer than any run
 MEMORY = 0.3  # weight of the last sample in the expected cost
 FULL = 2  # generation of a full garbage collection
@@ -90,6 +96,7 @@ class Budget:
 
     def __init__(self, share: float | None, clock: Clock, together: bool = False) -> None:
         self.share, self.clock, self.together = share, clock, together
+        self._lent = TOTAL / 2  # seconds that need not be earned first
         self.steps = self.samples = 0
         self.gap = 1
         self.sample_seconds = 0.0  # of one more sample, as far as is known
@@ -121,6 +128,7 @@ class Budget:
     def restart(self) -> None:
         """Count from now on; what was spent ahead is not lent again."""
         self._not_before = [0, 0]
+        self._lent = 0.0
         self.steps = self.samples = 0
         self._began, self._before = self.clock.now(), self.clock.total
 
@@ -165,21 +173,26 @@ class Budget:
         elapsed = max(self.clock.now() - self._began - spent, 1e-9)
         step = self._step_of(elapsed)
         part = AIM if restless else NEAR if near else CALM
-        funds = self.share * (elapsed + max(0, PAID - self._age) * step)
+        funds = self._funds(self.share, elapsed, step)
         left = min(part * funds, AIM * funds - self._dearest) - self._dear - spent
         if left < 0:  # steps that cannot pay it, so that it need not be asked at each of them
             self._not_before[near or restless] = self._age - int(0.7 * left / (self.share * AIM * step))
         return left >= 0 and (near or restless or self._since >= self._wait(left, self.share * step))
 
+    def _funds(self, share: float, elapsed: float, step: float) -> float:
+        """Return the seconds that may be spent by now."""
+        ahead = max(0, PAID - self._age) * step
+        return max(share * (elapsed + ahead), self._lent + share * elapsed / 2)
+
     def _wait(self, left: float, pay: float) -> float:
         """Steps between two samples in calm times; pay: seconds that a step may cost."""
-        least = 2.0 if self.sample_seconds > EVERY * pay else 1.0
-        if not 0 < self._age < PAID:
+        if self._age < START:
+            return 1.0
+        least = 2.0 if self.sample_seconds > EVERY * pay and self._age > PAID else 1.0
+        if self._age >= SPREAD:
             return least
-        rows = left / max(self.sample_seconds, 1e-9)  # until the share of the first steps is spent
-        apart = math.log(PAID / self._age) / max(
-            rows, 1e-3
-        )  # between two of them, in the logarithm of the step
+        rows = left / max(self.sample_seconds, 1e-9)  # until what is lent at the start is spent
+        apart = math.log(SPREAD / self._age) / max(rows, 1e-3)  # between two, in the logarithm of the step
         return max(least, self._age * math.expm1(min(apart, ENDLESS)))
 
     def _step_of(self, elapsed: float) -> float:
@@ -190,7 +203,8 @@ class Budget:
 
     def _next_gap(self, share: float) -> int:
         step, share = self._step_of(self.elapsed), AIM * share
-        owed = self.spent + self._dear + self._dearest - share * self.elapsed
+        funds = max(share * self.elapsed, AIM * self._lent + share * self.elapsed / 2)
+        owed = self.spent + self._dear + self._dearest - funds
         gaps = GAPS[1:] if self.sample_seconds > EVERY * share * step else GAPS
         return next((gap for gap in gaps if owed <= share * gap * step), GAPS[-1])
 
@@ -198,10 +212,8 @@ class Budget:
         """What is sampled and what it costs, for people."""
         gap = 1 if self.share is None else max(self.gap, self._since)  # a sample may be overdue
         often = "every step" if gap == 1 else f"one step in {gap}"
-        limit = "" if self.share is None else f" of {self.share:.1%} allowed"
-        if self.share is not None and self.price > self.share and self._age < PAID:
-            limit += f" (the first rows are paid for ahead, and paid back by step {PAID})"
+        limit = "" if self.share is None else f"; allowed are {self.share:.1%} or {TOTAL:.0f} s, whichever is more"
         return (
-            f"sampled {self.samples} of {self.steps} steps, now {often}; "
-            f"{1e3 * self.sample_seconds:.1f} ms a sample, {self.price:.2%} of the training time{limit}"
+            f"sampled {self.samples} of {self.steps} steps, now {often}; {1e3 * self.sample_seconds:.1f} ms a sample, "
+            f"{self.spent:.2f} s in all, {self.price:.2%} of the training time{limit}"
         )
