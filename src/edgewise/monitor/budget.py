@@ -212,7 +212,11 @@ class Budget:
         """What is sampled and what it costs, for people."""
         gap = 1 if self.share is None else max(self.gap, self._since)  # a sample may be overdue
         often = "every step" if gap == 1 else f"one step in {gap}"
-        limit = "" if self.share is None else f"; allowed are {self.share:.1%} or {TOTAL:.0f} s, whichever is more"
+        limit = (
+            ""
+            if self.share is None
+            else f"; allowed are {self.share:.1%} or {TOTAL:.0f} s, whichever is more"
+        )
         return (
             f"sampled {self.samples} of {self.steps} steps, now {often}; {1e3 * self.sample_seconds:.1f} ms a sample, "
             f"{self.spent:.2f} s in all, {self.price:.2%} of the training time{limit}"

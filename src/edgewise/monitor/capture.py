@@ -215,6 +215,16 @@ class StreamCopy(ModelHook):
         if self.last:
             self.switch.deferred.ask()
 
+    def keep_apart(self, shaped: Tensor, stream: Tensor) -> None:
+        """Keep a stream that is seen at an operation; shaped: (sequences, tokens, width) of it."""
+        fit = self.window.see(shaped)
+        if self.sizes is not None:
+            self._fill(fit)
+            if self.switch.check:
+                self.switch.limit = limit_of(stream)
+        if stream.requires_grad:
+            stream.register_hook(guarded(self.switch, self._see_gradient))
+
     def _fill(self, fit: Fit | None) -> None:
         if fit is not None and self.sizes is not None:
             self.sizes.fill(fit.sequences, fit.tokens, fit.length)

@@ -6,7 +6,7 @@ Activations, gradients and attention are read as the optimizer's step begins, up
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import accumulate
@@ -19,12 +19,14 @@ from torch.utils.hooks import RemovableHandle
 
 from edgewise.arrays import Array
 from edgewise.errors import BadInput
+from edgewise.models.behavior.record import Operation
 from edgewise.monitor.attention import AttentionGroup, shape_of
 from edgewise.monitor.capture import SEQUENCES, TOKENS, Call, LossCopy, Sizes, StreamCopy, apart, keys_within
 from edgewise.monitor.columns import HEAD_STATISTICS, Sample, StatisticLayout
 from edgewise.monitor.distributed import Rule, largest, mean, total
 from edgewise.monitor.hooks import Switch, guarded, guarded_beside
 from edgewise.monitor.matrices import Matrices, loose, spectral_entropy
+from edgewise.monitor.operations import AttentionOperations, OperationAttention, OperationCapture
 from edgewise.monitor.places import AttentionPlace, Places
 from edgewise.monitor.referee import judged
 from edgewise.optim.parallel import by_name, whole
@@ -130,8 +132,13 @@ class Instrument:
         )  # not a number once a loss since the last row was not finite
         self.loss_copy = LossCopy(self.loss, None if self.on_host else self.broken[0])
         self.handles.append(target.register_forward_hook(guarded_beside(switch, self.loss_copy.leave)))
+        self.capture: OperationCapture | None = None  # for what modules do not give away
+        self._capturing = False
         self._attach_streams()
-        self.groups = self._attach_attention()
+        self.groups: list[AttentionGroup | OperationAttention] = [
+            *self._attach_attention(),
+            *self._attach_operations(places.by_operation),
+        ]
         self._blocks = [[place.block for place in group.layers] for group in self.groups]
         self._most_heads = max([*places.heads, 0])
         self._sheet = StatisticLayout(places.depth)
@@ -165,12 +172,34 @@ class Instrument:
             )
             for i in range(count)
         ]
+        if p.streams:
+            by_operation: dict[Operation, list[StreamCopy]] = {}
+            for operation, copy in zip(p.streams, copies, strict=True):
+                copy.window.batch_first = True
+                by_operation.setdefault(operation, []).append(copy)
+            self.capture = OperationCapture(p.model, self.switch, self.sizes, by_operation, p.axes)
+            return
         enter = guarded(self.switch, copies[0].enter)
         self.handles.append(find(p.blocks[0].name).register_forward_pre_hook(enter, with_kwargs=True))
         pairs = [(find(block.name), each) for block, each in zip(p.blocks, copies[1:], strict=True)]
         self.handles += [
             block.register_forward_hook(guarded(self.switch, each.leave)) for block, each in pairs
         ]
+
+    def _attach_operations(self, layers: Sequence[AttentionOperations]) -> list[OperationAttention]:
+        """Groups of attentions that are seen where they are computed, one for each number of heads."""
+        if self.capture is None and layers:
+            self.capture = OperationCapture(self.places.model, self.switch, self.sizes, {}, ())
+        if self.capture is None:
+            return []
+        if not self._capturing:
+            self._capturing = True
+            self.handles += self.capture.attach()
+        self.capture.add(layers)
+        by_heads: dict[int, list[AttentionOperations]] = {}
+        for layer in layers:
+            by_heads.setdefault(layer.heads, []).append(layer)
+        return [OperationAttention(each) for each in by_heads.values()]
 
     def _attach_attention(self) -> list[AttentionGroup]:
         by_shape: dict[tuple[Any, ...], list[AttentionPlace]] = {}
@@ -236,10 +265,17 @@ class Instrument:
         self._turn = self._remember() if spectrum and self.places.attentions else None
 
     def _attention(
-        self, group: AttentionGroup, sequences: int, length: int, check: bool, call: Call | None
+        self,
+        group: AttentionGroup | OperationAttention,
+        sequences: int,
+        length: int,
+        check: bool,
+        call: Call | None,
     ) -> Tensor:
         if length < 2:
             return torch.full(self._shape(group), math.nan, device=self.device)
+        if isinstance(group, OperationAttention):
+            return group.numbers(self.device)
         group.gather()
         values = group.statistics(judged(group, sequences, length, self.dtype, check, call))
         group.release()
@@ -247,6 +283,21 @@ class Instrument:
         if refused:
             values[refused] = math.nan
         return values
+
+    def look_inside(self) -> None:
+        """See the attentions that cannot be rebuilt where they are computed, from the next pass on."""
+        known = {layer.block for layer in self.places.by_operation}
+        refused = [
+            AttentionOperations(place.block, place.heads, room=place.name)
+            for group in self.groups
+            if isinstance(group, AttentionGroup)
+            for place, reason in zip(group.layers, group.refusals, strict=True)
+            if reason and not place.fused_call and place.block not in known
+        ]
+        if refused:
+            self.places.by_operation += refused
+            self.groups += self._attach_operations(refused)
+            self._blocks = [[place.block for place in group.layers] for group in self.groups]
 
     @property
     def dtype(self) -> torch.dtype:
@@ -298,7 +349,7 @@ class Instrument:
         heads: list[Rule] = [partial(_heads_joined, shape=self._shape(group)) for group in self.groups]
         return [mean, mean, mean, mean, largest, *heads, total if sharded else mean, mean, mean, mean]
 
-    def _shape(self, group: AttentionGroup) -> tuple[int, int, int]:
+    def _shape(self, group: AttentionGroup | OperationAttention) -> tuple[int, int, int]:
         return len(group.layers), len(HEAD_STATISTICS), group.first.heads
 
     def _spectrum(self) -> Tensor:

@@ -67,6 +67,7 @@ STRIDE = 16
 LARGE = 2**22  # numbers; of a larger matrix (a vocabulary) fewer rows, so that it does not dominate the cost
 KEPT = 64  # sets of rows whose views are kept
 QUERY_KEY, VALUE_OUTPUT, MLP = 0, 1, 2  # groups of a block's matrices
+ROLE_GROUPS = {"query": QUERY_KEY, "key": QUERY_KEY, "mlp": MLP}
 WEIGHT, GRADIENT, UPDATE = 0, 1, 2
 
 
@@ -112,6 +113,10 @@ class Matrices:
         )  # blocks in which a parameter that is spread over processes has several roles
         for group, projection in _projections(places):
             self.slices += self._slices(projection, group)
+        for block, parts in places.matrices.items():
+            self.mixed.add(block)
+            for role, name in parts:
+                self.slices.append(self._table(name, 3 * block + ROLE_GROUPS.get(role, VALUE_OUTPUT)))
         for name in places.embeddings if places.depth else loose(places.model):
             self.slices.append(self._table(name, self.groups - 1))
         self.slices.sort(key=lambda s: math.prod(s.size))  # what is of one size is summed at once
@@ -131,7 +136,8 @@ class Matrices:
         self._order = [order.index(s.parameter) for s in self._copied]
         self._sizes, self._steps = [s.size for s in self._copied], [s.strides for s in self._copied]
         self._now: list[Tensor] = []
-        self._still: set[int] = set()  # groups with a matrix that got no gradient at this step
+        self._still: set[int] = set()  # groups in which no matrix got a gradient at this step
+        self._without = np.zeros(len(self.slices), bool)  # slices that got none
 
     def _slices(self, projection: Projection, group: int) -> list[Slice]:
         parameters = [self.model.get_parameter(name) for name in projection.parameters]
@@ -184,11 +190,13 @@ class Matrices:
             and not any(map(Tensor.storage_offset, present))
         ):
             # Laid out like their parameters, from the beginning of their storage: cut without a loop.
-            self._still = set()
+            self._still, self._without = set(), np.zeros(len(self.slices), bool)
             ordered = [present[i] for i in self._order]
             return [*map(Tensor.as_strided, ordered, self._sizes, self._steps, views.starts)]
         whole = {name: self._gradient(parameter) for name, parameter in self.parameters.items()}
-        self._still = {s.group for s in self.slices if whole[s.parameter] is None}
+        self._without = np.array([whole[s.parameter] is None for s in self.slices], bool)
+        reached = {s.group for s, none in zip(self.slices, self._without, strict=True) if not none}
+        self._still = {s.group for s in self.slices} - reached
         pairs = [(s, whole[s.parameter]) for s in self._copied]
         return [torch.full(s.size, math.nan) if g is None else s.of(g, shift) for s, g in pairs]
 
@@ -221,8 +229,10 @@ class Matrices:
         if self.sharded:
             return numbers, self._total(numbers)
         squares = numbers * numbers * self._weights
+        squares[GRADIENT, self._without] = 0.0  # in a group, the others count
         sums = np.bincount(self._groups.ravel(), squares.ravel(), 3 * self.groups)
         squares = np.asarray(sums, float).reshape(3, -1)
+        squares[GRADIENT, sorted(self._still)] = math.nan
         return squares, self._total(squares)
 
     def _total(self, squares: Array) -> Array:

@@ -5,11 +5,14 @@ What cannot be read is not an error: `Places` says why, and the statistics of it
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-from torch import nn
+from torch import Tensor, nn
 
 from edgewise.errors import BadInput
+from edgewise.models.behavior.graph import MULTIHEAD
+from edgewise.models.behavior.record import Block, Operation
 from edgewise.models.model_map import ModelMap
 from edgewise.models.names.record import AttentionSite, BlockSite, ModelSites, Projection
 from edgewise.models.unwrap import unwrap
@@ -55,6 +58,23 @@ class AttentionPlace:
 
 
 @dataclass
+class AttentionOperations:
+    """The attention of one block: the operations that turn scores into weights, in order, or the module around them."""
+
+    block: int
+    heads: int
+    operations: tuple[Operation, ...] = ()
+    room: str = ""  # any softmax inside this module, if the operations are not known
+    scores: dict[int, Tensor] = field(default_factory=dict)  # by part: (S, H, Q, K), masked keys at -inf
+    upstream: dict[int, Tensor] = field(default_factory=dict)  # likewise: dLoss/dweights
+    outputs: dict[int, Tensor] = field(default_factory=dict)  # (S, H, Q, d)
+
+    def clear(self) -> None:
+        """Forget the last pass."""
+        self.scores, self.upstream, self.outputs = {}, {}, {}
+
+
+@dataclass
 class Places:
     """What is watched of a model; `blind` says what is not, and why."""
 
@@ -66,11 +86,22 @@ class Places:
     embeddings: tuple[str, ...] = ()
     sequence_first: bool = True
     blind: list[str] = field(default_factory=list)
+    streams: tuple[
+        Operation, ...
+    ] = ()  # before the first block and behind every block, if these are no modules
+    axes: tuple[str, ...] = ()  # of these streams
+    by_operation: list[AttentionOperations] = field(
+        default_factory=list
+    )  # attention seen where it is computed
+    matrices: dict[int, tuple[tuple[str, str], ...]] = field(
+        default_factory=dict
+    )  # by block: role, parameter
+    modules: tuple[str, ...] = ()  # of the blocks, for people
 
     @property
     def heads(self) -> list[int]:
         """Heads per block; 0 where its attention is not watched."""
-        by_block = {place.block: place.heads for place in self.attentions}
+        by_block = {place.block: place.heads for place in (*self.attentions, *self.by_operation)}
         return [by_block.get(block, 0) for block in range(self.depth)]
 
 
@@ -92,15 +123,100 @@ def places_of(model: nn.Module) -> Places:
         record = where.complete()
     except BadInput as error:
         reason = str(error).partition(" Describe the network with")[0]  # which helps who asks for a verdict
-        return Places(bare, blind=[f"blocks, activations and attention: {reason}"])
+        return _places_by_behavior(where) or Places(
+            bare, blind=[f"blocks, activations and attention: {reason}"]
+        )
+    if _called_again(where, record):
+        places = _places_by_behavior(where)
+        if places is not None:
+            return places
     places = Places(
         bare, record.depth, record.width, record.blocks, [], _tables(bare, record), where.sequence_first
     )
+    places.modules = tuple(block.name for block in record.blocks)
     if len(record.stacks) > 1:
         others = ", ".join(stack.name for stack in record.stacks[1:])
         places.blind.append(f"{others}: of several stacks the first, {record.stacks[0].name}, is watched")
     _add_attentions(places, where)
     return places
+
+
+def _called_again(where: ModelMap, record: ModelSites) -> bool:
+    """Whether a block is called several times in a pass, so that it has several rows (ALBERT, a loop over one block).
+
+    The config says more layers than there are blocks, one object has several names, or the only block is run in a loop.
+    """
+    layers = where.config.get("num_hidden_layers")
+    if len(record.stacks) != 1 or not record.depth:
+        return False
+    if isinstance(layers, int):
+        return layers > record.depth
+    blocks = {id(where.model.get_submodule(block.name)) for block in record.blocks}
+    names = sum(id(m) in blocks for _, m in where.model.named_modules(remove_duplicate=False))
+    if names > record.depth:
+        return True
+    if record.depth > 1:
+        return False
+    try:
+        stack = where.reading(rows=True).default
+    except BadInput:
+        return False
+    return stack is not None and stack.depth > 1
+
+
+def _places_by_behavior(where: ModelMap) -> Places | None:
+    """The places as the model behaves, by operation; None if no stack of blocks was read."""
+    try:
+        stack = where.reading(rows=True).default
+    except BadInput:
+        return None
+    if stack is None or not stack.depth or not {"batch", "feature"} <= {*(stack.layout or "").split()}:
+        return None
+    ends = [block.branches[-1].outlet or block.branches[-1].total for block in stack.blocks]
+    places = Places(where.model, stack.depth, stack.width, streams=(stack.start, *ends))
+    places.axes = tuple((stack.layout or "").split())
+    places.modules = tuple(block.module or block.branches[0].module for block in stack.blocks)
+    taken: set[str] = set()
+    for block in stack.blocks:
+        places.matrices[block.index] = tuple(_matrices_of(where.model, block, taken))
+    tables = [name for name, m in where.model.named_modules() if isinstance(m, nn.Embedding)]
+    places.embeddings = tuple(f"{n}.weight" for n in tables if f"{n}.weight" not in taken)
+    _add_operations(places, where, range(stack.depth))
+    return places
+
+
+def _matrices_of(model: nn.Module, block: Block, taken: set[str]) -> Iterator[tuple[str, str]]:
+    """(role, parameter) of the matrices of a block; one that several blocks share counts for the first."""
+    for branch in block.branches:
+        roles = {m.parameter: m.role for m in branch.matrices}
+        inside = branch.module and branch.module != block.module and not roles
+        names = (
+            [n for n, _ in model.get_submodule(branch.module).named_parameters(branch.module)]
+            if inside
+            else roles
+        )
+        part = "attention" if branch.kind == "attention" else "mlp"
+        for name in names:
+            if name not in taken and model.get_parameter(name).dim() > 1:
+                taken.add(name)
+                yield (roles.get(name, part) if part == "attention" else part), name
+
+
+def _add_operations(places: Places, where: ModelMap, blocks: Iterable[int]) -> None:
+    """Attention of these blocks where it is computed; what cannot be seen is said."""
+    try:
+        found = [(index, branch) for index, branch in where.attentions() if index in set(blocks)]
+    except BadInput as error:
+        places.blind.append(f"attention: {error}")
+        return
+    for index, branch in found:
+        operations = tuple(call.softmax for call in branch.calls)
+        if not branch.softmax:
+            continue
+        if branch.heads is None or not operations or any(op.function == MULTIHEAD for op in operations):
+            places.blind.append(f"attention of block {index}: where its scores are computed was not read")
+        elif index not in {place.block for place in (*places.by_operation, *places.attentions)}:
+            places.by_operation.append(AttentionOperations(index, branch.heads, operations))
 
 
 def frozen(places: Places) -> str:
@@ -135,14 +251,29 @@ def _add_attentions(places: Places, where: ModelMap) -> None:
     try:
         logits = {query_key.name: query_key for query_key in query_keys(where, where.sites())}
     except BadInput as error:
-        places.blind.append(f"attention: {error}")
+        _add_rooms(places, str(error))
         return
     for block in places.blocks:
         reason = _refusal(places.model, block.attention)
-        if reason:
+        if reason and block.attention.heads:
+            places.by_operation.append(
+                AttentionOperations(block.index, block.attention.heads, room=block.attention.name)
+            )
+        elif reason:
             places.blind.append(f"attention of block {block.index}: {reason}")
         else:
             places.attentions.append(_place(places.model, block, logits[block.attention.name]))
+
+
+def _add_rooms(places: Places, reason: str) -> None:
+    """Attention where it is computed inside the modules that hold it: their scores cannot be rebuilt."""
+    for block in places.blocks:
+        if block.attention.heads and block.attention.name:
+            places.by_operation.append(
+                AttentionOperations(block.index, block.attention.heads, room=block.attention.name)
+            )
+        else:
+            places.blind.append(f"attention of block {block.index}: {reason}")
 
 
 def _refusal(model: nn.Module, site: AttentionSite) -> str:

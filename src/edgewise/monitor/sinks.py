@@ -150,7 +150,11 @@ class RunLog:
     def announce(self, share: float | None, step: int) -> None:
         """What is watched, at which price, and what is not."""
         p = self.places
-        watched = f"{p.depth} blocks{frozen(p)}, {len(p.attentions)} attentions" if p.depth else WHOLE
+        watched = (
+            f"{p.depth} blocks{frozen(p)}, {len(p.attentions) + len(p.by_operation)} attentions"
+            if p.depth
+            else WHOLE
+        )
         limit = "every step" if share is None else f"at most {share:.1%} of the training time"
         goal = "" if self.folder is None else f", into {self.folder.path}"
         self.tell("start", f"watching {type(p.model).__name__}: {watched}, {limit}{goal}.", step)

@@ -192,7 +192,7 @@ class Watch:
         model, folder = self.model, self.folder
         gc.callbacks.append(self.clock.collection)
         self.instrument = Instrument(self.places, self.switch, loss)
-        if self.edge is not None and self.places.depth:
+        if self.edge is not None and self.places.blocks:
             self.instrument.change = StreamChange(self.places.model, self.places.blocks[-1].name)
         self.batch = BatchMemory(self.switch, keep_random=folder is not None)
         enter = guarded_beside(self.switch, self.batch.enter)
@@ -528,9 +528,15 @@ class Watch:
         return 1.0 if self.scaler is None else float(self.scaler.get_scale())
 
     def _note_refusals(self) -> None:
-        for group in self.instrument.groups if not self.instrument.doubts else []:
+        if self.instrument.doubts:
+            return
+        if self.ranks.size == 1:
+            self.instrument.look_inside()
+        inside = {layer.block: layer for layer in self.places.by_operation}
+        for group in self.instrument.groups:
             for place, reason in zip(group.layers, group.refusals, strict=True):
-                if reason:
+                other = inside.get(place.block)
+                if reason and (other is None or other is place):
                     self.said.note_blind(f"attention of block {place.block}: {reason}", self.step)
 
     def _note_silence(self, count: int) -> None:
