@@ -237,6 +237,11 @@ class AttentionGroup:
         hooks += [find(place.name).register_forward_pre_hook(masks, with_kwargs=True)]
         return [*hooks, find(place.output.module).register_forward_pre_hook(guarded(switch, output.enter))]
 
+    @property
+    def blocks(self) -> list[int]:
+        """The blocks that its layers belong to."""
+        return [layer.block for layer in self.layers]
+
     def clear(self, check: bool) -> None:
         """Forget the last pass, so that one that was not seen cannot look like it; check: the referee will look."""
         self.release()

@@ -18,7 +18,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from threading import get_ident
 from typing import Any
 
@@ -51,6 +52,7 @@ class Clock:
         self.beside: Callable[[], float] = lambda: 0.0  # seconds of another thread of ours
         self._running, self._began = False, 0.0
         self._thread, self._paused = 0, 0.0
+        self.other = 0.0  # seconds of tests for causes, which are priced apart
 
     @property
     def total(self) -> float:
@@ -74,6 +76,16 @@ class Clock:
             if not inside:
                 self._running = False
                 self.spent += self.now() - self._began
+
+    @contextmanager
+    def apart(self) -> Iterator[None]:
+        """Work that has a price of its own: it does not count as spent."""
+        began = self.now()
+        try:
+            yield
+        finally:
+            self.other += self.now() - began
+            self._began += self.now() - began if self._running else 0.0
 
     def collection(self, phase: str, info: dict[str, int]) -> None:
         """For gc.callbacks: a full collection walks through all objects of the program, wherever it happens to begin.
@@ -114,7 +126,7 @@ class Budget:
     @property
     def elapsed(self) -> float:
         """Seconds of training, without what the monitor took."""
-        return max(self.clock.now() - self._began - self.spent, 1e-9)
+        return max(self.clock.now() - self._began - self.spent - self.clock.other, 1e-9)
 
     @property
     def spent(self) -> float:
@@ -170,7 +182,7 @@ class Budget:
         if self._age < self._not_before[near or restless]:
             return False
         spent = self.spent
-        elapsed = max(self.clock.now() - self._began - spent, 1e-9)
+        elapsed = max(self.clock.now() - self._began - spent - self.clock.other, 1e-9)
         step = self._step_of(elapsed)
         part = AIM if restless else NEAR if near else CALM
         funds = self._funds(self.share, elapsed, step)

@@ -9,6 +9,7 @@ Shapes: S sequences, T tokens of a stream, K keys, Q queries; unfilled places ar
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeVar
 
@@ -326,15 +327,51 @@ class CallCopy(ModelHook):
         self.output.keep(result)
 
 
-class LossCopy(ModelHook):
-    """The scalar loss that a model or a criterion returns.
+class LossRing:
+    """The losses of all steps of another device, on their way to the host without anybody waiting for them.
 
-    broken: on another device, where the loss is read with the rows only, 0 plus 0 times every loss since the last
-    row, which is not a number from the first loss on that is not finite; None where every loss is read.
+    Each is copied into a slot of pinned memory without blocking, and read once its event has passed; without events
+    (a device that has none), once a later one was pushed.
     """
 
-    def __init__(self, buffer: Tensor, broken: Tensor | None) -> None:
-        self.buffer, self.broken = buffer, broken
+    def __init__(self, device: torch.device, size: int = 256) -> None:
+        self.cuda = device.type == "cuda"
+        self._host = torch.zeros(size, pin_memory=self.cuda)
+        self._sent: deque[tuple[int, int, Any]] = deque()
+        self._next, self._size = 0, size
+
+    def push(self, step: int, loss: Tensor) -> None:
+        """Send the loss of a step; the oldest is given up if none of them arrives."""
+        if len(self._sent) == self._size:
+            self._sent.popleft()
+        slot, self._next = self._next, (self._next + 1) % self._size
+        self._host[slot].copy_(loss.detach().reshape(()), non_blocking=True)
+        event = None
+        if self.cuda:
+            event = torch.cuda.Event()
+            event.record()
+        self._sent.append((step, slot, event))
+
+    def arrived(self, *, wait: bool = False) -> list[tuple[int, float]]:
+        """Return (step, loss) of those that are here, in order; wait: of all."""
+        ready = []
+        while self._sent:
+            step, slot, event = self._sent[0]
+            if event is not None and wait:
+                event.synchronize()
+            here = wait or (event.query() if event is not None else len(self._sent) > 1)
+            if not here:
+                break
+            self._sent.popleft()
+            ready.append((step, float(self._host[slot])))
+        return ready
+
+
+class LossCopy(ModelHook):
+    """The scalar loss that a model or a criterion returns."""
+
+    def __init__(self, buffer: Tensor) -> None:
+        self.buffer = buffer
         self.heard = False  # whether there was a loss in this step: not a number is one too
 
     def leave(self, module: nn.Module, inputs: Any, output: Any) -> None:  # noqa: ARG002
@@ -343,8 +380,6 @@ class LossCopy(ModelHook):
         if isinstance(loss, Tensor) and loss.numel() == 1 and torch.is_grad_enabled():
             self.buffer.copy_(loss.detach().reshape(()))
             self.heard = True
-            if self.broken is not None:
-                self.broken.add_(self.buffer, alpha=0)
 
 
 def apart(buffer: Tensor) -> Tensor:
@@ -410,11 +445,18 @@ class BatchMemory(ModelHook):
         self.before: Call | None = None
         self.criterion: Call | None = None
         self.criterion_before: Call | None = None
+        self.recent: deque[tuple[Call, Call | None]] = deque(maxlen=4)  # the last sampled ones
+        self.passes = 0  # that train, sampled or not
+        self.last: tuple[Call | None, Call | None] = (None, None)  # of this step, sampled or not
         self.random = torch.empty(0, dtype=torch.uint8)
         self.autocast: str | None = None
 
     def enter(self, module: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any]) -> None:  # noqa: ARG002
-        if not torch.compiler.is_compiling() and self.switch.on and torch.is_grad_enabled():
+        if torch.compiler.is_compiling() or not torch.is_grad_enabled():
+            return
+        self.passes += 1
+        self.last = (inputs, named), None
+        if self.switch.on:
             self.switch.run(self._remember, inputs, named)
 
     def _remember(self, inputs: tuple[Any, ...], named: dict[str, Any]) -> None:
@@ -424,8 +466,21 @@ class BatchMemory(ModelHook):
         self.autocast = str(torch.get_autocast_dtype("cpu"))[6:] if torch.is_autocast_enabled("cpu") else None
 
     def enter_criterion(self, module: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any]) -> None:  # noqa: ARG002
-        if not torch.compiler.is_compiling() and self.switch.on and torch.is_grad_enabled():
+        if torch.compiler.is_compiling() or not torch.is_grad_enabled():
+            return
+        self.last = self.last[0], (inputs, named)
+        if self.switch.on:
             self.criterion_before, self.criterion = self.criterion, (inputs, named)
+
+    def stepped(self) -> None:
+        """A sampled step begins: remember its batch, and let go of the graph behind it."""
+        call, seen = self.last
+        if call is not None:
+            self.recent.append((detached(call), None if seen is None else detached(seen)))
+
+    def forget(self) -> None:
+        """Let go of the batch of a step that is over."""
+        self.last = (None, None)
 
     def few(self, *, before: bool = False) -> Call | None:
         """The same call, or that of the sample before, on the first sequences; None where there is none."""
@@ -435,6 +490,16 @@ class BatchMemory(ModelHook):
         inputs, named = call
         size = next((t.shape[0] for t in tensors([inputs, list(named.values())]) if t.dim()), 0)
         return tuple(_cut(x, size) for x in inputs), {name: _cut(x, size) for name, x in named.items()}
+
+
+def detached(call: Call) -> Call:
+    """The same tensors without the graph behind them."""
+    inputs, named = call
+    return tuple(_detached(x) for x in inputs), {name: _detached(x) for name, x in named.items()}
+
+
+def _detached(value: Any) -> Any:
+    return value.detach() if isinstance(value, Tensor) and value.requires_grad else value
 
 
 def _cut(value: Any, size: int) -> Any:

@@ -15,6 +15,7 @@ import numpy as np
 
 from edgewise.monitor.alarm import Alarm, AlarmKind, Moved
 from edgewise.monitor.detectors import DETECTORS, GROWTH, LASTING, SUDDEN, TENFOLD
+from edgewise.monitor.facts import LEVELS
 from edgewise.monitor.loss_detectors import Detection, Detector, LossAlone, LoudLoss, loss_rise, steps_grew
 from edgewise.monitor.series import JUMP, History
 
@@ -61,6 +62,7 @@ class Diagnosis:
     def __init__(self, history: History) -> None:
         self.history = history
         self._last: dict[AlarmKind, int] = {}
+        self._causes: set[str] = set()  # that were named
         self._loss = LossAlone(history)
         self._alone: int | None = None  # the step of the last jump of the loss before which nothing had moved
 
@@ -70,25 +72,52 @@ class Diagnosis:
         detectors = SUDDEN if self.history.quiet else DETECTORS
         with np.errstate(invalid="ignore", divide="ignore"):
             detections = [detector(self.history) for detector in detectors]
+            levels = [found for level in LEVELS if (found := level(self.history)) is not None]
         if not any(detections):
-            return []
+            return self.of_facts(levels, step)
         moved = [each for each in self.history.moved() if _counts(each)]
         detections = [
             detection and self._put_down(detection, detector, step)
             for detection, detector in zip(detections, detectors, strict=True)
         ]
         named = [_renamed(detection, step, self.history) for detection in detections if detection is not None]
-        return [
+        alarms = [
             self._alarm(detection, step, moved, heads) for detection in named if self._fresh(detection.kind)
         ]
+        return alarms + self.of_facts(levels, step)
 
     def hear(self, step: int, loss: float) -> list[Alarm]:
         """What a loss says alone: at once where it is not finite, else where no row was paid for within ten steps."""
         return self._alone_alarm(step, self._loss.hear(step, loss))
 
-    def broken_before(self, step: int, since: int) -> list[Alarm]:
-        """A loss between two rows was not finite, where losses are read with the rows only."""
-        return self._alone_alarm(step, self._loss.broken_before(step, since))
+    def of_facts(self, detections: Sequence[Detection], step: int) -> list[Alarm]:
+        """Return the alarms of facts that need no trend; each cause once, and each symptom once in 200 rows."""
+        alarms = []
+        for each in detections:
+            if each.cause and each.cause in self._causes:
+                continue
+            if not each.cause and not self._fresh(each.kind):
+                continue
+            self._causes.add(each.cause)
+            self._last[each.kind] = self.history.count
+            place = self.history.places[each.series] if each.series is not None else ""
+            alarms.append(
+                Alarm(
+                    each.kind,
+                    step,
+                    place,
+                    None,
+                    step,
+                    each.sentence,
+                    rows=self.history.rows,
+                    series=self.history.series,
+                    cause=each.cause,
+                    could_be=each.could_be,
+                    advice=each.advice,
+                    module=each.module,
+                )
+            )
+        return alarms
 
     def _alone_alarm(self, step: int, loud: LoudLoss | None) -> list[Alarm]:
         if loud is None or not self._fresh(loud.detection.kind):

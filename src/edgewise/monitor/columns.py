@@ -119,9 +119,6 @@ class Sample:
     block: Array
     heads: Array
     spectrum: Array  # (blocks,), nan but for the block whose turn it was
-    broken: bool = (
-        False  # whether a loss since the row before was not finite, where losses are read with rows only
-    )
 
     def row(self, extra: dict[str, float]) -> Array:
         """The values of a stored row, in the order of the schema; nan for what was not observed."""

@@ -287,6 +287,10 @@ class OptimizerSteps:
         late, self._open = self._open, True
         return True, late
 
+    def owns(self, optimizer: Optimizer) -> bool:
+        """Whether it moves anything of the model, or is the one that was named."""
+        return self._share(optimizer) > 0
+
     def ends(self, optimizer: Optimizer) -> bool:
         """Whether a step ends with this one."""
         if not self._share(optimizer):

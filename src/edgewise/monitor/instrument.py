@@ -21,7 +21,17 @@ from edgewise.arrays import Array
 from edgewise.errors import BadInput
 from edgewise.models.behavior.record import Operation
 from edgewise.monitor.attention import AttentionGroup, shape_of
-from edgewise.monitor.capture import SEQUENCES, TOKENS, Call, LossCopy, Sizes, StreamCopy, apart, keys_within
+from edgewise.monitor.capture import (
+    SEQUENCES,
+    TOKENS,
+    Call,
+    LossCopy,
+    LossRing,
+    Sizes,
+    StreamCopy,
+    apart,
+    keys_within,
+)
 from edgewise.monitor.columns import HEAD_STATISTICS, Sample, StatisticLayout
 from edgewise.monitor.distributed import Rule, largest, mean, total
 from edgewise.monitor.hooks import Switch, guarded, guarded_beside
@@ -127,10 +137,8 @@ class Instrument:
         self._absent = torch.full((1,), math.nan, device=self.device)
         target = places.model if loss is None else loss
         self.on_host = self.device.type in HOST  # where it costs nothing to look at the loss of every step
-        self.broken = torch.zeros(
-            1, device=self.device
-        )  # not a number once a loss since the last row was not finite
-        self.loss_copy = LossCopy(self.loss, None if self.on_host else self.broken[0])
+        self.loss_copy = LossCopy(self.loss)
+        self.ring = None if self.on_host else LossRing(self.device)
         self.handles.append(target.register_forward_hook(guarded_beside(switch, self.loss_copy.leave)))
         self.capture: OperationCapture | None = None  # for what modules do not give away
         self._capturing = False
@@ -150,6 +158,8 @@ class Instrument:
         self._spans: list[tuple[slice, torch.Size]] = []  # and where they stand in it
         self._turn: tuple[AttentionPlace, Tensor, Tensor] | None = None
         self.change: StreamChange | None = None  # where a rehearsal was given
+        self.skips: list[float] = []  # cosine of what enters and leaves each block, of the first row
+        self.audit: tuple[float, float] = (math.nan, math.nan)  # of the last audited row
 
     def _attach_streams(self) -> None:
         p, find = self.places, self.places.model.get_submodule
@@ -160,7 +170,7 @@ class Instrument:
         ]  # one that is not a number makes all of its site's none
         if not p.depth:
             return
-        sizes = [self.sizes, *[None] * p.depth]  # the first site says how long the sequences are
+        sizes = [self.sizes, *[self.sizes if p.streams else None] * p.depth]  # how long the sequences are
         copies = [
             StreamCopy(
                 self.switch,
@@ -255,6 +265,10 @@ class Instrument:
         sequences, tokens, length = self.sizes.read()
         x = self.streams[:, :sequences, :tokens]
         gradients = self.gradients if scale == 1.0 else self.gradients / scale
+        if not self.skips and tokens:
+            self.skips = torch.nn.functional.cosine_similarity(
+                x[1:].flatten(1), x[:-1].flatten(1), 1
+            ).tolist()
         parts = [self.loss[None], gradients, *(_geometry(x) if tokens > 1 else _nothing(len(x), x))]
         parts += [self._attention(group, sequences, length, check, call) for group in self.groups]
         self._activations = parts
@@ -318,16 +332,22 @@ class Instrument:
         return query, key.repeat_interleave(logits.share, 0)
 
     @torch.no_grad()
-    def after_step(self, join: Callable[[Tensor, list[int]], Tensor] | None = None) -> Sample:
+    def after_step(
+        self, join: Callable[[Tensor, list[int]], Tensor] | None = None, audited: bool = False
+    ) -> Sample:
         """Add what the step changed, and bring everything to the host at once.
 
-        join: what makes one row of the rows of several processes.
+        join: what makes one row of the rows of several processes; audited: whether `audit` is wanted.
         """
         squares = (
             self.matrices.after() if self.matrices is not None else torch.zeros(3, 1, device=self.device)
         )
+        self.audit = (math.nan, math.nan)
+        if audited and self.matrices is not None and not self.matrices.sharded:
+            lost, uphill = self.matrices.audit().tolist()
+            self.audit = lost, uphill
         change = self._absent if self.change is None else self.change.after()[None]
-        parts = [*self._activations, squares, self._spectrum(), change, self.broken]
+        parts = [*self._activations, squares, self._spectrum(), change]
         flat, shapes = torch.cat([part.reshape(-1) for part in parts]), [part.shape for part in parts]
         if shapes != self._shapes:
             sizes = [shape.numel() for shape in shapes]
@@ -336,8 +356,6 @@ class Instrument:
         if join is not None:
             flat = join(flat, [shape.numel() for shape in shapes])
         host = flat.cpu().numpy().astype(np.float64)
-        if not self.on_host:
-            self.broken.zero_()
         numbers = [host[span].reshape(shape) for span, shape in self._spans]
         self.samples += 1
         self._activations = []
@@ -347,7 +365,7 @@ class Instrument:
         """How each part of a row is joined over processes; matrices that are not sharded are alike in all."""
         sharded = self.matrices is not None and self.matrices.sharded
         heads: list[Rule] = [partial(_heads_joined, shape=self._shape(group)) for group in self.groups]
-        return [mean, mean, mean, mean, largest, *heads, total if sharded else mean, mean, mean, mean]
+        return [mean, mean, mean, mean, largest, *heads, total if sharded else mean, mean, mean]
 
     def _shape(self, group: AttentionGroup | OperationAttention) -> tuple[int, int, int]:
         return len(group.layers), len(HEAD_STATISTICS), group.first.heads
@@ -359,7 +377,7 @@ class Instrument:
         return spectral_entropy(query, key, *self._query_key(place)).float().mean()[None]
 
     def _sample(self, numbers: list[Array]) -> Sample:
-        loss, gradient, norm, separation, largest, *attention, squares, spectrum, change, broken = numbers
+        loss, gradient, norm, separation, largest, *attention, squares, spectrum, change = numbers
         depth, mixed = self.places.depth, self.matrices.mixed if self.matrices is not None else set()
         turn = np.full(depth, np.nan)
         if self._turn is not None:
@@ -372,7 +390,7 @@ class Instrument:
             site = self._sheet.sites(norm, separation, largest, gradient, self.switch.limit)
             run, block = self._sheet.blocks(squares, total, heads, mixed)
         run |= {"loss": float(loss[0]), "stream_change": float(change[0])}
-        return Sample(run, site, block, heads, turn, broken=bool(np.isnan(broken[0])))
+        return Sample(run, site, block, heads, turn)
 
     def _heads(self, attention: list[Array]) -> Array:
         """(blocks, statistics, H) of all groups; not-a-number where a block has fewer heads than others, or none."""

@@ -26,6 +26,10 @@ class Detection:
     kind: AlarmKind
     series: int | None
     sentence: str
+    cause: str = ""  # if it is certain
+    could_be: tuple[str, ...] = ()
+    advice: str = ""
+    module: str = ""
 
 
 Detector = Callable[[History], Detection | None]
@@ -287,12 +291,6 @@ class LossAlone:
             return None
         self._loud = None
         return loud if losses.last(STAYS).min() > loud.floor else None
-
-    def broken_before(self, step: int, since: int) -> LoudLoss:
-        """A loss between two rows that was not finite; which of them is not known."""
-        return _broken(
-            self.history, step, f"A loss of the steps {since} to {step} was not a finite number.", since
-        )
 
 
 def _broken(history: History, step: int, sentence: str, since: int | None = None) -> LoudLoss:

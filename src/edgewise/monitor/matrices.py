@@ -224,6 +224,10 @@ class Matrices:
         squares = norms.square_().mul_(weights)
         return torch.zeros(3, self.groups, device=norms.device).index_add_(1, groups, squares)
 
+    def audit(self) -> Tensor:
+        """(share of entries with a gradient that kept their value, cosine of update and gradient), after `after`."""
+        return self._flat.audit()
+
     def grouped(self, numbers: Array) -> tuple[Array, Array]:
         """|W|^2, |G|^2, |dW|^2, estimated from the sampled rows: (3, groups), and (3,) in all; numbers: of `after`."""
         if self.sharded:
@@ -258,7 +262,7 @@ class Flat:
             for part in numbers
         )
         self._before = weights + gradients
-        self._weights, self._updates = numbers[WEIGHT], numbers[UPDATE]
+        self._weights, self._gradients, self._updates = numbers.unbind()
         counts = Counter(sizes)  # in order, since sizes are
         spans = numbers.split([size * count for size, count in counts.items()], 1)
         self._alike = [
@@ -272,6 +276,14 @@ class Flat:
     def fill_after(self, slices: list[Tensor]) -> None:
         """The weights after the step."""
         torch._foreach_copy_(self._after, slices)
+
+    def audit(self) -> Tensor:
+        """(2,): which part of the updates was lost though there is a gradient, and cos(update, gradient)."""
+        gradient, update = self._gradients.nan_to_num(), self._updates
+        used = gradient != 0
+        lost = (used & (update == 0)).sum() / used.sum()
+        size = torch.linalg.vector_norm(gradient) * torch.linalg.vector_norm(update)
+        return torch.stack([lost, (gradient * update).sum() / size])
 
     def norms(self) -> Tensor:
         """|.| (3, slices) of weights, gradients and updates, where the weights after the step stand for these."""

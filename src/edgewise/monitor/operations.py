@@ -47,6 +47,11 @@ class OperationAttention:
         self.refusals = [""] * len(layers)
         self.handles: list[RemovableHandle] = []
 
+    @property
+    def blocks(self) -> list[int]:
+        """The blocks that its layers belong to."""
+        return [layer.block for layer in self.layers]
+
     def clear(self, check: bool) -> None:  # noqa: ARG002
         """Forget the last pass."""
         for layer in self.layers:

@@ -5,14 +5,15 @@ What cannot be read is not an error: `Places` says why, and the statistics of it
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from torch import Tensor, nn
 
 from edgewise.errors import BadInput
 from edgewise.models.behavior.graph import MULTIHEAD
-from edgewise.models.behavior.record import Block, Operation
+from edgewise.models.behavior.record import Block, Branch, Operation
 from edgewise.models.model_map import ModelMap
 from edgewise.models.names.record import AttentionSite, BlockSite, ModelSites, Projection
 from edgewise.models.unwrap import unwrap
@@ -101,7 +102,8 @@ class Places:
     @property
     def heads(self) -> list[int]:
         """Heads per block; 0 where its attention is not watched."""
-        by_block = {place.block: place.heads for place in (*self.attentions, *self.by_operation)}
+        by_block = {place.block: place.heads for place in self.attentions}
+        by_block |= {place.block: place.heads for place in self.by_operation}
         return [by_block.get(block, 0) for block in range(self.depth)]
 
 
@@ -172,50 +174,58 @@ def _places_by_behavior(where: ModelMap) -> Places | None:
         return None
     if stack is None or not stack.depth or not {"batch", "feature"} <= {*(stack.layout or "").split()}:
         return None
-    ends = [block.branches[-1].outlet or block.branches[-1].total for block in stack.blocks]
-    places = Places(where.model, stack.depth, stack.width, streams=(stack.start, *ends))
+    layers = [layer for block in stack.blocks for layer in _layers(block)]
+    ends = [layer[-1].outlet or layer[-1].total for layer in layers]
+    places = Places(where.model, len(layers), stack.width, streams=(stack.start, *ends))
     places.axes = tuple((stack.layout or "").split())
-    places.modules = tuple(block.module or block.branches[0].module for block in stack.blocks)
+    places.modules = tuple(layer[0].module for layer in layers)
+    if len(layers) == stack.depth:
+        places.modules = tuple(block.module or block.branches[0].module for block in stack.blocks)
     taken: set[str] = set()
-    for block in stack.blocks:
-        places.matrices[block.index] = tuple(_matrices_of(where.model, block, taken))
+    for index, layer in enumerate(layers):
+        places.matrices[index] = tuple(_matrices_of(where.model, layer, taken, places.modules[index]))
     tables = [name for name, m in where.model.named_modules() if isinstance(m, nn.Embedding)]
     places.embeddings = tuple(f"{n}.weight" for n in tables if f"{n}.weight" not in taken)
-    _add_operations(places, where, range(stack.depth))
+    _add_operations(places, [(i, branch) for i, layer in enumerate(layers) for branch in layer])
     return places
 
 
-def _matrices_of(model: nn.Module, block: Block, taken: set[str]) -> Iterator[tuple[str, str]]:
-    """(role, parameter) of the matrices of a block; one that several blocks share counts for the first."""
-    for branch in block.branches:
-        roles = {m.parameter: m.role for m in branch.matrices}
-        inside = branch.module and branch.module != block.module and not roles
-        names = (
-            [n for n, _ in model.get_submodule(branch.module).named_parameters(branch.module)]
-            if inside
-            else roles
-        )
+def _layers(block: Block) -> list[tuple[Branch, ...]]:
+    """The branches of a block; several layers if the same kinds are repeated in it (blocks that hold the next one)."""
+    kinds = [branch.kind for branch in block.branches]
+    count = kinds.count("attention")
+    size = len(kinds) // max(count, 1)
+    if count < 2 or size * count != len(kinds) or kinds != kinds[:size] * count:
+        return [block.branches]
+    return [block.branches[i : i + size] for i in range(0, len(kinds), size)]
+
+
+def _matrices_of(
+    model: nn.Module, layer: Sequence[Branch], taken: set[str], holder: str
+) -> Iterator[tuple[str, str]]:
+    """(role, parameter) of the matrices of a layer; one that several layers share counts for the first."""
+    for branch in layer:
+        roles = {m.parameter: m.role for m in branch.matrices or ()}
+        inside = branch.module and branch.module != holder and not roles
+        own = model.get_submodule(branch.module).named_parameters(branch.module) if inside else ()
         part = "attention" if branch.kind == "attention" else "mlp"
-        for name in names:
+        for name in [name for name, _ in own] or roles:
             if name not in taken and model.get_parameter(name).dim() > 1:
                 taken.add(name)
                 yield (roles.get(name, part) if part == "attention" else part), name
 
 
-def _add_operations(places: Places, where: ModelMap, blocks: Iterable[int]) -> None:
+def _add_operations(places: Places, branches: Iterable[tuple[int, Branch]]) -> None:
     """Attention of these blocks where it is computed; what cannot be seen is said."""
-    try:
-        found = [(index, branch) for index, branch in where.attentions() if index in set(blocks)]
-    except BadInput as error:
-        places.blind.append(f"attention: {error}")
-        return
-    for index, branch in found:
-        operations = tuple(call.softmax for call in branch.calls)
-        if not branch.softmax:
+    known = {each.block for each in places.by_operation} | {each.block for each in places.attentions}
+    for index, branch in branches:
+        if branch.kind != "attention" or not branch.softmax or index in known:
             continue
+        operations = tuple(call.softmax for call in branch.calls or ())
         if branch.heads is None or not operations or any(op.function == MULTIHEAD for op in operations):
             places.blind.append(f"attention of block {index}: where its scores are computed was not read")
-        elif index not in {place.block for place in (*places.by_operation, *places.attentions)}:
+        else:
+            known.add(index)
             places.by_operation.append(AttentionOperations(index, branch.heads, operations))
 
 
@@ -251,7 +261,7 @@ def _add_attentions(places: Places, where: ModelMap) -> None:
     try:
         logits = {query_key.name: query_key for query_key in query_keys(where, where.sites())}
     except BadInput as error:
-        _add_rooms(places, str(error))
+        _add_rooms(places, where, str(error))
         return
     for block in places.blocks:
         reason = _refusal(places.model, block.attention)
@@ -265,15 +275,19 @@ def _add_attentions(places: Places, where: ModelMap) -> None:
             places.attentions.append(_place(places.model, block, logits[block.attention.name]))
 
 
-def _add_rooms(places: Places, reason: str) -> None:
-    """Attention where it is computed inside the modules that hold it: their scores cannot be rebuilt."""
+def _add_rooms(places: Places, where: ModelMap, reason: str) -> None:
+    """Attention where it is computed, inside the modules that hold it: its scores cannot be rebuilt."""
+    unknown = [block.index for block in places.blocks if not (block.attention.heads and block.attention.name)]
     for block in places.blocks:
-        if block.attention.heads and block.attention.name:
+        if block.index not in unknown and block.attention.heads:
             places.by_operation.append(
                 AttentionOperations(block.index, block.attention.heads, room=block.attention.name)
             )
-        else:
-            places.blind.append(f"attention of block {block.index}: {reason}")
+    if unknown:
+        with suppress(BadInput):  # then the reason is the one of the names
+            _add_operations(places, [pair for pair in where.attentions() if pair[0] in unknown])
+        seen = {layer.block for layer in places.by_operation}
+        places.blind += [f"attention of block {i}: {reason}" for i in unknown if i not in seen]
 
 
 def _refusal(model: nn.Module, site: AttentionSite) -> str:

@@ -105,6 +105,11 @@ class Losses:
         """How many losses there are of the last `gap` steps; 1 where only those of rows are seen."""
         return sum(step > self.steps[-1] - gap for step in self.steps)
 
+    def before_rise(self) -> float:
+        """Return the median loss of the steps before the last few."""
+        before = self.last(LONG)[:-6]
+        return float(np.exp(np.median(before))) if len(before) else math.inf
+
     def risen(self) -> float:
         """How far the mean of the last 20 is above the lowest, over the first loss; 0 where that may be chance."""
         if self._seen <= 2 * FEWEST:
@@ -194,6 +199,11 @@ class History:
             if column.statistic.name == q.name and column.statistic.scope == q.scope
         ]
         self.quantities = [q for q, _, _ in pairs]
+        names = [(column.statistic.name, column.statistic.scope) for column in columns]
+        self._saturated = np.array(
+            [i for i, name in enumerate(names) if name == ("saturated", "block")], np.int64
+        )
+        self.saturated: deque[Array] = deque(maxlen=3)  # share of one-hot rows by block, of the last rows
         self.places = [place for _, _, place in pairs]
         self._columns = np.array([i for _, i, _ in pairs], np.int64)
         self._log = np.array([q.logarithm for q, _, _ in pairs], bool)
@@ -254,6 +264,7 @@ class History:
         if self._loss is not None:
             self.loss = float(row[self._columns[self._loss]])
             self.losses.see(step, float(value[self._loss]))
+        self.saturated.append(row[self._saturated])
         if self._edge is not None and np.isfinite(row[self._edge]):
             self.beyond.append(float(row[self._edge]))
         if not self._begun:

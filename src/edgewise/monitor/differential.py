@@ -1,0 +1,489 @@
+"""Tests that tell causes apart: on the numbers at hand, on a copy of the model with its last batches, by short trials.
+
+A test returns a `Detection` with a cause, or None. Those of `AT_HAND` and `ON_A_COPY` look for what no healthy training
+has and are asked early in a run; `trials.of_symptom` asks all that can explain a symptom.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim.optimizer import Optimizer
+
+from edgewise.models.state import preserved
+from edgewise.monitor.alarm import AlarmKind
+from edgewise.monitor.capture import Call
+from edgewise.monitor.loss_detectors import Detection
+from edgewise.probe.isolation import tensors
+
+IGNORED = -100  # torch's ignore_index
+CERTAIN, RIVAL = 0.98, 0.9  # of the labels agree with one shift of the inputs, and with no other
+DECAYS, SHRUNK = 2e-3, 0.9  # share of the weights that a step of decay takes; of their norm at the start
+DROPS = 0.5  # share of the entries that dropout takes: more is dropped than kept
+MOVES = 1e-5  # of the outputs: what moves by more depends on what was changed
+NO_SKIP, SKIP = 0.25, 0.6  # cosine of what enters and leaves a block: without a skip, and of the others
+REPEATS = 10  # sampled batches that are all the same
+
+
+@dataclass
+class Evidence:
+    """What the tests look at."""
+
+    model: nn.Module  # without its wrappers; never changed
+    criterion: nn.Module | None
+    optimizers: Sequence[Optimizer]
+    batches: Sequence[
+        tuple[Call, Call | None]
+    ]  # the last sampled ones, with what the criterion was called with
+    weight_norms: tuple[float, float] = (math.nan, math.nan)  # of the first row and now
+    gradient_scale: float = math.nan  # of the gradient that is used, over the one that arrived
+    skips: Sequence[float] = ()  # cosine of what enters and leaves each block, in the first rows
+    modules: Sequence[str] = ()  # of the blocks
+    prints: Sequence[int] = ()  # fingerprints of the last sampled batches
+    trials: bool = True
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def call(self) -> Call | None:
+        return self.batches[-1][0] if self.batches else None
+
+    @property
+    def prediction(self) -> Tensor | None:
+        """What the criterion was given last."""
+        seen = self.batches[-1][1] if self.batches else None
+        value = None if seen is None else next(iter([*seen[0], seen[1].get("input")]), None)
+        return value if isinstance(value, Tensor) and value.is_floating_point() else None
+
+    def labels(self) -> Tensor | None:
+        """Integer labels of the last batch: of the criterion, or given to the model by that name."""
+        if not self.batches:
+            return None
+        (_, named), seen = self.batches[-1]
+        value = named.get("labels")
+        if seen is not None:
+            value = seen[0][1] if len(seen[0]) > 1 else seen[1].get("target")
+        whole = isinstance(value, Tensor) and not value.is_floating_point()
+        return value if whole else None
+
+    def ids(self) -> Tensor | None:
+        """Token ids (sequences, tokens) of the last batch."""
+        if self.call is None:
+            return None
+        inputs, named = self.call
+        given = [named.get("input_ids"), *inputs, *named.values()]
+        whole = (
+            x
+            for x in given
+            if isinstance(x, Tensor) and x.dtype in (torch.int64, torch.int32) and x.dim() == 2
+        )
+        return next(whole, None)
+
+    @property
+    def shifted_inside(self) -> bool:
+        """Whether the model shifts the labels itself, as those of Hugging Face do."""
+        return bool(self.batches) and "labels" in self.batches[-1][0][1]
+
+    def loss(self, model: nn.Module, batch: tuple[Call, Call | None]) -> Tensor | None:
+        """The loss of a batch, as the training computes it; None if that is not known."""
+        (inputs, named), seen = batch
+        output = model(*inputs, **named)
+        loss = output if isinstance(output, Tensor) and output.numel() == 1 else getattr(output, "loss", None)
+        if isinstance(loss, Tensor):
+            return loss
+        first = next((t for t in tensors(output) if t.is_floating_point()), None)
+        if self.criterion is None or seen is None or first is None or not seen[0]:
+            return None
+        prediction, *others = seen[0]
+        if prediction.numel() != first.numel():
+            return None
+        kind = copy.deepcopy(self.criterion)
+        value = kind(first.reshape(prediction.shape), *others, **seen[1])
+        return value if isinstance(value, Tensor) else None
+
+
+Test = Callable[[Evidence], Detection | None]
+
+
+def _mistake(sentence: str, cause: str, advice: str, module: str = "") -> Detection:
+    return Detection(AlarmKind.MISTAKE, None, sentence, cause, (), advice, module)
+
+
+def probabilities(e: Evidence) -> Detection | None:
+    """Cross-entropy takes logits; what sums to one over the classes was through a softmax already."""
+    x = e.prediction
+    if not isinstance(e.criterion, nn.CrossEntropyLoss) or x is None or x.dim() < 2 or x.shape[1] < 3:
+        return None
+    x = x.detach().float()
+    if float(x.min()) >= 0 and bool(((x.sum(1) - 1).abs() < 1e-3).all()):
+        return _mistake(
+            f"Every row that the criterion is given is positive and sums to 1 over its {x.shape[1]} classes.",
+            "softmax is applied before CrossEntropyLoss, which takes logits and applies it itself",
+            "Give the criterion logits: remove the softmax from the model's output.",
+        )
+    if float(x.min()) >= 0 and float(x.max()) <= 1 and x.numel() > 1000:
+        return _mistake(
+            f"All {x.numel()} outputs that the criterion is given lie between 0 and 1.",
+            "the outputs are squashed (a sigmoid) before CrossEntropyLoss, which takes logits of any size",
+            "Give the criterion logits: remove what bounds the model's output.",
+        )
+    return None
+
+
+def labels_of_inputs(e: Evidence) -> Detection | None:
+    """Labels that are the inputs, shifted by something else than to the next token, or those of other sequences."""
+    pair = aligned(e)
+    if pair is None:
+        return None
+    ids, labels = pair
+    found = shift_of(ids, labels)
+    right = 0 if e.shifted_inside else 1
+    if found is not None and found != right and (found > right or (found < 0 and _looks_causal(e))):
+        inside = " before the model shifts them once more" if e.shifted_inside else ""
+        return _mistake(
+            f"The label of a token is the input {found} places further{inside} ({CERTAIN:.0%} agree).",
+            f"labels are shifted by {found} where the next token is {right}"
+            + (": they are shifted twice" if found == right + 1 else ": the shift goes the wrong way"),
+            f"Shift the labels so that the label of token t is token t + {right}.",
+        )
+    if found == 0 == right - 1 and _looks_causal(e):
+        return _mistake(
+            "The label of a token is that token itself, which a causal model is given.",
+            "labels are not shifted: the model is asked for the token that it sees",
+            "Let the label of token t be token t + 1.",
+        )
+    if found is None and len(ids) > 1:
+        for roll in (right,):
+            other = _other_rows(ids, labels, roll)
+            if other:
+                return _mistake(
+                    f"{other:.0%} of the label rows are the next tokens of another sequence of the batch.",
+                    "labels belong to other sequences than the inputs: the two were shuffled apart",
+                    "Shuffle inputs and labels together.",
+                )
+    return None
+
+
+def shift_of(ids: Tensor, labels: Tensor) -> int | None:
+    """Return the shift s with labels[t] = ids[t + s] for nearly all t, if exactly one of -3 to 3 does."""
+    shares = {s: agreement(ids, labels, s) for s in range(-3, 4)}
+    best = max(shares, key=lambda s: shares[s])
+    rivals = max(share for s, share in shares.items() if s != best)
+    return best if shares[best] > CERTAIN and rivals < RIVAL else None
+
+
+def agreement(ids: Tensor, labels: Tensor, shift: int) -> float:
+    length = min(ids.shape[1], labels.shape[1])
+    start, stop = max(0, -shift), min(length, ids.shape[1] - shift)
+    if stop - start < 4:
+        return 0.0
+    part = labels[:, start:stop]
+    kept = part != IGNORED
+    same = (part == ids[:, start + shift : stop + shift]) & kept
+    return float(same.sum() / kept.sum().clamp_min(1)) if int(kept.sum()) >= 8 else 0.0
+
+
+def aligned(e: Evidence) -> tuple[Tensor, Tensor] | None:
+    """ids (B, T) and labels (B, T or T - 1), if the labels are one for each token."""
+    ids, labels = e.ids(), e.labels()
+    if ids is None or labels is None:
+        return None
+    rows, length = ids.shape
+    for width in (length, length - 1):
+        if labels.numel() == rows * width and width > 4:
+            return ids, labels.reshape(rows, width)
+    return None
+
+
+def _other_rows(ids: Tensor, labels: Tensor, shift: int) -> float:
+    """Share of the label rows that are the next tokens of another row, and not of their own."""
+    length = min(labels.shape[1], ids.shape[1] - shift)
+    same = (labels[:, None, :length] == ids[None, :, shift : shift + length]).float().mean(-1)
+    own = same.diagonal()
+    share = float(((same.amax(1) > CERTAIN) & (own < RIVAL)).float().mean())
+    return share if share >= 0.5 else 0.0
+
+
+def _looks_causal(e: Evidence) -> bool:
+    moved = _changed(e)
+    return moved is not None and moved.later and not moved.earlier
+
+
+def decay(e: Evidence) -> Detection | None:
+    """Weights that decay faster than they learn: rate x decay a step, and a norm that has fallen."""
+    taken = max(
+        (g["lr"] * g.get("weight_decay", 0.0) for o in e.optimizers for g in o.param_groups), default=0.0
+    )
+    first, now = e.weight_norms
+    if not (taken > DECAYS and now < SHRUNK * first):
+        return None
+    return _mistake(
+        f"Every step takes {taken:.2%} of the weights, whose norm has fallen to {now / first:.2f} of the first.",
+        "weight decay is too strong for this learning rate: it shrinks the weights faster than they learn",
+        f"Lower weight_decay: rate times decay should be below {DECAYS / 10:.0e} a step.",
+    )
+
+
+def dropout(e: Evidence) -> Detection | None:
+    """Dropout that takes more than it leaves."""
+    strong = [
+        (name, float(m.p))
+        for name, m in e.model.named_modules()
+        if isinstance(m, nn.modules.dropout._DropoutNd) and m.training and m.p > DROPS
+    ]
+    for name, m in e.model.named_modules():
+        if m.training and isinstance(m, nn.MultiheadAttention) and m.dropout > DROPS:
+            strong.append((name, float(m.dropout)))
+    if not strong:
+        return None
+    name, p = max(strong, key=lambda pair: pair[1])
+    return _mistake(
+        f"{name} drops {p:.0%} of its entries ({len(strong)} such layers).",
+        f"dropout is {p:g}, which takes more than it leaves: the probability to keep may have been given instead",
+        "Lower the dropout (0.1 is usual); torch takes the probability to drop.",
+        name,
+    )
+
+
+def adam_epsilon(e: Evidence) -> Detection | None:
+    """An eps of Adam that is larger than its gradients, so that steps are far smaller than the rate."""
+    for optimizer in e.optimizers:
+        for group in optimizer.param_groups:
+            eps = group.get("eps", 0.0)
+            states = [optimizer.state.get(p, {}).get("exp_avg_sq") for p in group["params"][:50]]
+            steps = [optimizer.state.get(p, {}).get("step", 0) for p in group["params"][:1]]
+            sizes = [
+                float(v.detach().float().mean().sqrt())
+                for v in states
+                if isinstance(v, Tensor) and v.dim() > 1
+            ]
+            if not sizes or not steps or float(steps[0]) < 3 or eps < 1e-6:
+                continue
+            beta = group.get("betas", (0.9, 0.999))[1]
+            size = sorted(sizes)[len(sizes) // 2] / math.sqrt(max(1 - beta ** float(steps[0]), 1e-9))
+            if eps > 3 * size:
+                return _mistake(
+                    f"eps is {eps:g}, and the root mean square of the gradients {size:.1g}.",
+                    "eps of the optimizer is larger than the gradients, so that steps are far smaller than the rate",
+                    "Set eps to its default of 1e-8.",
+                )
+    return None
+
+
+def clipped(e: Evidence) -> Detection | None:
+    """Plain gradient descent with gradients that clipping makes fifty times smaller."""
+    plain = all("exp_avg_sq" not in state for o in e.optimizers for state in list(o.state.values())[:3])
+    if not (plain and e.optimizers and 0 < e.gradient_scale < 0.02):
+        return None
+    return _mistake(
+        f"The gradient that is used is {e.gradient_scale:.1g} times the one that arrived.",
+        "gradients are clipped, or divided, to a fraction of their size, and the optimizer steps in proportion to them",
+        "Raise the limit of the clipping: it should act on outliers, not on every step.",
+    )
+
+
+def maximizes(e: Evidence) -> Detection | None:
+    """maximize=True."""
+    if any(g.get("maximize") for o in e.optimizers for g in o.param_groups):
+        return _mistake(
+            "The optimizer has maximize=True.",
+            "the optimizer maximizes the loss (maximize=True)",
+            "Remove maximize=True, or negate what is to be maximized.",
+        )
+    return None
+
+
+def same_batch(e: Evidence) -> Detection | None:
+    """Every sampled batch is the same."""
+    if len(e.prints) < REPEATS or len(set(e.prints)) > 1:
+        return None
+    return _mistake(
+        f"The last {len(e.prints)} sampled batches hold the same numbers.",
+        "every step is given the same batch: the loader is made again, or read from its start, at every step",
+        "Keep one iterator over the loader, outside of the loop over steps.",
+    )
+
+
+def constant_inputs(e: Evidence) -> Detection | None:
+    """Inputs, or labels, that are all one value."""
+    ids, labels = e.ids(), e.labels()
+    if ids is not None and ids.numel() > 16 and int(ids.min()) == int(ids.max()):
+        return _mistake(
+            f"All {ids.numel()} tokens of the batch are {int(ids.min())}.",
+            "the inputs are constant: all tokens of a batch are the same",
+            "Look at what the loader and the tokenizer give.",
+        )
+    if ids is not None and ids.shape[0] > 2 and bool((ids == ids[:1]).all()):
+        return _mistake(
+            f"All {len(ids)} sequences of the batch are the same.",
+            "the sequences of a batch are copies of one another",
+            "Look at how the batch is sampled and stacked.",
+        )
+    kept = None if labels is None else labels[labels != IGNORED]
+    if labels is not None and kept is not None and labels.numel() > 16:
+        if not len(kept):
+            return _mistake(
+                "Every label of the batch is ignored (-100).",
+                "all labels are ignored, so that the loss has nothing to learn from",
+                "Look at how labels are masked.",
+            )
+        if len(kept) > 16 and int(kept.min()) == int(kept.max()):
+            return _mistake(
+                f"All {len(kept)} labels of the batch are {int(kept.min())}.",
+                "the labels are constant: all of a batch are the same",
+                "Look at where the labels come from.",
+            )
+    return None
+
+
+def missing_skip(e: Evidence) -> Detection | None:
+    """A block whose output has nothing of its input, though those of its siblings have."""
+    if len(e.skips) < 2 or not all(math.isfinite(c) for c in e.skips):
+        return None
+    if dropout(e) is not None:  # what it leaves has little of the input either
+        return None
+    without = [i for i, cosine in enumerate(e.skips) if abs(cosine) < NO_SKIP]
+    others = [cosine for i, cosine in enumerate(e.skips) if i not in without]
+    if not without or (others and min(others) < SKIP):
+        return None
+    names = ", ".join(e.modules[i] if i < len(e.modules) else f"block {i}" for i in without[:3])
+    which = "every block" if not others else names
+    return _mistake(
+        f"What leaves {which} has a cosine of {e.skips[without[0]]:.2f} with what enters it"
+        + (f"; of the other blocks it is at least {min(others):.2f}." if others else "."),
+        f"the residual connection (skip) is missing in {which}",
+        "Add the input of the branch to its output: x = x + branch(norm(x)).",
+        e.modules[without[0]] if without[0] < len(e.modules) else "",
+    )
+
+
+def evaluation_mode(e: Evidence) -> Detection | None:
+    """A model that trains in evaluation mode though it has dropout or batch norms."""
+    if any(m.training for m in e.model.modules()):
+        return None
+    kinds = (nn.modules.dropout._DropoutNd, nn.modules.batchnorm._BatchNorm)
+    used = [name for name, m in e.model.named_modules() if isinstance(m, kinds) and getattr(m, "p", 1) > 0]
+    if not used:
+        return None
+    return _mistake(
+        f"The model is in evaluation mode while it trains, so that {used[0]} and {len(used) - 1} more layers are off.",
+        "the model trains in evaluation mode: model.train() was not called after an evaluation",
+        "Call model.train() before the loop, and after every evaluation.",
+        used[0],
+    )
+
+
+@dataclass(frozen=True)
+class _Moved:
+    """Which outputs move when one token is changed."""
+
+    earlier: bool
+    own: bool
+    later: bool
+    others: bool  # of other sequences
+
+
+def _changed(e: Evidence) -> _Moved | None:
+    """Change one token in the middle of the first sequence, in evaluation mode; None if outputs are not by token."""
+    ids, call = e.ids(), e.call
+    if ids is None or call is None or ids.shape[1] < 6 or len(ids) < 2:
+        return None
+    few = min(len(ids), 4)
+    other = ids[:few].clone()
+    place = ids.shape[1] // 2
+    other[0, place] = ids[0, place - 1] if int(ids[0, place - 1]) != int(ids[0, place]) else ids[1, place]
+    if int(other[0, place]) == int(ids[0, place]):
+        return None
+    with preserved(e.model, gradients=False):
+        one, two = (_output(e.model, _with_ids(call, ids, new)) for new in (ids[:few], other))
+    if one is None or two is None or one.shape != two.shape or one.shape[:2] != ids[:few].shape:
+        return None
+    size = float(one.abs().max()) or 1.0
+    moved = (one - two).abs().flatten(2).amax(-1) > MOVES * size
+    first = moved[0]
+    return _Moved(
+        bool(first[:place].any()), bool(first[place]), bool(first[place + 1 :].any()), bool(moved[1:].any())
+    )
+
+
+def _with_ids(call: Call, ids: Tensor, new: Tensor) -> Call:
+    few = len(new)
+
+    def put(x: Any) -> Any:
+        if x is ids:
+            return new
+        return x[:few] if isinstance(x, Tensor) and x.dim() and len(x) == len(ids) else x
+
+    return tuple(map(put, call[0])), {name: put(x) for name, x in call[1].items() if name != "labels"}
+
+
+def _output(model: nn.Module, call: Call) -> Tensor | None:
+    output = model(*call[0], **call[1])
+    output = getattr(output, "logits", output)
+    found = next((t for t in tensors(output) if t.is_floating_point() and t.dim() >= 2), None)
+    return None if found is None else found.detach().float()
+
+
+def leak(e: Evidence) -> Detection | None:
+    """A position that sees the token it has to predict, sequences that see each other, outputs that see nothing."""
+    pair = aligned(e)
+    moved = _changed(e)
+    if moved is None:
+        return None
+    if not (moved.earlier or moved.own or moved.later or moved.others):
+        return _mistake(
+            "Changing a token of the input changes no output.",
+            "the output does not depend on the input",
+            "Look at what the model does with its first argument.",
+        )
+    if moved.others and not any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in e.model.modules()):
+        return _mistake(
+            "Changing a token of one sequence changes outputs of others.",
+            "sequences of a batch see each other: the batch axis is taken for the token axis, or averaged over",
+            "Check batch_first, and the axes of every reshape, norm and softmax.",
+        )
+    right = 0 if e.shifted_inside else 1
+    if pair is not None and shift_of(*pair) == right and moved.earlier:
+        return Detection(
+            AlarmKind.LOSS_IMPOSSIBLE,
+            None,
+            "Changing a token changes outputs before it, and the labels are the next tokens.",
+            "the model sees the tokens that it has to predict: the causal mask is missing, or is the wrong way round",
+            (),
+            "Mask the keys behind a query; the loss is lower than any that the model could have without them.",
+        )
+    return None
+
+
+AT_HAND: tuple[Test, ...] = (
+    probabilities,
+    maximizes,
+    decay,
+    dropout,
+    adam_epsilon,
+    clipped,
+    same_batch,
+    constant_inputs,
+    missing_skip,
+    evaluation_mode,
+)
+ON_A_COPY: tuple[Test, ...] = (labels_of_inputs, leak)
+
+
+def mistakes(e: Evidence, *, copies: bool) -> list[Detection]:
+    """What no healthy training has, by the tests on the numbers at hand and, if wished, on passes of our own."""
+    found = [test(e) for test in (*AT_HAND, *(ON_A_COPY if copies else ()))]
+    return [detection for detection in found if detection is not None]
+
+
+def fingerprint(call: Call | None) -> int:
+    """A number that is another one for another batch."""
+    parts = [] if call is None else [t for t in tensors([call[0], list(call[1].values())]) if t.numel()]
+    return hash(
+        tuple((tuple(t.shape), float(t.detach().double().sum()), float(t.flatten()[0])) for t in parts)
+    )

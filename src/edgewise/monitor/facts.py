@@ -1,0 +1,442 @@
+"""Facts beside trends: states that no healthy training has, each with its limit and its reason. They need no past.
+
+    every step      the learning rate, the loss
+    sampled steps   whether the gradient of a step is its own (at one small parameter), levels of the stream
+    audited rows    every parameter: has it a gradient, and does its entry with the largest gradient move?
+
+An audited row is the second, fourth and seventh, then every tenth.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.optim.optimizer import Optimizer
+
+from edgewise.monitor.alarm import AlarmKind
+from edgewise.monitor.hooks import ModelHook, Switch, guarded
+from edgewise.monitor.loss_detectors import Detection
+from edgewise.monitor.series import History
+
+RATE_STEPS = 10  # steps with a rate of 0: a warm-up begins with one, a restart touches it
+SAME = 20  # losses that are the same number: a batch of its own changes the seventh digit
+AGREE = 3  # rows or audits that must agree
+SPAN = 10  # steps that the audits must cover
+PARALLEL, APART = 0.9999, 0.99  # cosine between gradients that are one direction, and that are not
+ROUNDED = 0.5  # of the entries with a gradient keep their value: more is lost than learned
+UPHILL = 0.3  # cosine of update and gradient: a step that descends has a negative one
+SEPARATED = math.log(1e-6)  # tokens that differ by less than a thousandth of their length are one token
+REACHES = -28.0  # nats of the squared gradient from the last block to the first: a factor of 10^6
+LARGE = 0.1  # of the parameters that train: what is smaller may be unused on purpose
+ONE_HOT, OF_BLOCKS = 0.5, 0.75  # of the rows, in so many of the blocks
+
+
+def audited(stored: int) -> bool:
+    """Whether every parameter is looked at in the row that so many are stored before."""
+    return stored in (1, 3, 6) or stored % 10 == 9
+
+
+@dataclass
+class StepFacts:
+    """What the rate and the loss of every step show."""
+
+    cross_entropy: bool = False  # the criterion is torch's cross-entropy
+    still: int = 0  # steps in a row with a rate of 0
+    losses: deque[float] = field(default_factory=lambda: deque(maxlen=SAME))
+
+    def see(self, rates: Sequence[float], loss: float | None) -> list[Detection]:
+        """Take in one step."""
+        self.still = self.still + 1 if rates and max(map(abs, rates)) == 0 else 0
+        found = []
+        if self.still == RATE_STEPS:
+            found.append(
+                Detection(
+                    AlarmKind.RATE_ZERO,
+                    None,
+                    f"The learning rate was 0 in the last {RATE_STEPS} steps.",
+                    cause="the learning rate is 0 (lr of every parameter group), so no step changes anything",
+                )
+            )
+        if loss is None or not math.isfinite(loss):
+            return found
+        self.losses.append(loss)
+        if len(self.losses) == SAME and len(set(self.losses)) == 1 and not self.still:
+            self.losses.clear()
+            found.append(
+                Detection(
+                    AlarmKind.LOSS_CONSTANT,
+                    None,
+                    f"The loss was {loss:.6g} in each of the last {SAME} steps.",
+                )
+            )
+        if self.cross_entropy and loss < -1e-6:
+            found.append(
+                Detection(
+                    AlarmKind.LOSS_IMPOSSIBLE,
+                    None,
+                    f"The loss is {loss:.3g}, and a cross-entropy is never below 0.",
+                    cause="the loss has the wrong sign, or is not the cross-entropy that the criterion computes",
+                )
+            )
+            self.cross_entropy = False
+        return found
+
+
+class GradientProbe(ModelHook):
+    """Whether the gradient that a step uses is the one of its own backward passes, at one small parameter."""
+
+    def __init__(self, model: nn.Module, switch: Switch, blocks: Iterable[str]) -> None:
+        self.switch = switch
+        self.name, self.parameter = _probe(model, tuple(blocks))
+        self.handles: list[Any] = []
+        self.seen: deque[str] = deque(maxlen=AGREE)
+        self.scale = math.nan  # of the gradient that is used, over that of the backward passes
+        self._fresh: Tensor | None = None
+        self._left: Tensor | None = None
+        self._known = False  # whether what was left of the step before is known
+        if self.parameter is not None:
+            self.handles.append(self.parameter.register_hook(guarded(switch, self._hear)))
+
+    def _hear(self, gradient: Tensor) -> None:
+        if self.switch.on:
+            fresh = gradient.detach().float()
+            self._fresh = fresh.clone() if self._fresh is None else self._fresh + fresh
+
+    def after_step(self) -> None:
+        """Remember what the step leaves in .grad; call it if the next step is sampled."""
+        self._fresh = None
+        gradient = None if self.parameter is None else self.parameter.grad
+        self._left = None if gradient is None else gradient.detach().float().clone()
+        self._known = True
+
+    def before_step(self) -> None:
+        """Compare the gradient that is used with those that arrived."""
+        if self.parameter is None or not self._known:
+            return
+        used, fresh, left = self.parameter.grad, self._fresh, self._left
+        self._known = False
+        self.seen.append(self._state(None if used is None else used.detach().float(), fresh, left))
+
+    def _state(self, used: Tensor | None, fresh: Tensor | None, left: Tensor | None) -> str:
+        if fresh is None:
+            return "none"
+        if not bool(fresh.isfinite().all()) or not bool(fresh.any()):
+            return "unknown"
+        if used is None or not bool(used.any()):
+            return "cleared"
+        self.scale = float(used.norm() / fresh.norm())
+        if _cosine(used, fresh) > PARALLEL:
+            return "fresh"
+        if left is not None and bool(left.any()) and _cosine(used, fresh) < APART:
+            if _cosine(used, left + fresh) > PARALLEL:
+                return "adds up"
+            if _cosine(used, left) > PARALLEL:
+                return "old"
+        return "unknown"
+
+    def detection(self) -> Detection | None:
+        """What the last rows agree on, if it is wrong."""
+        if len(self.seen) < AGREE or len(set(self.seen)) > 1:
+            return None
+        state = self.seen[-1]
+        at = f"at {self.name}, in the last {AGREE} rows"
+        if state == "adds up":
+            return Detection(
+                AlarmKind.GRADIENT_ADDS_UP,
+                None,
+                f"The gradient of a step is that of its own backward pass plus what the step before left ({at}).",
+                cause="gradients are not cleared between steps: optimizer.zero_grad() is missing, or comes too rarely",
+                module=self.name,
+            )
+        if state == "old":
+            return Detection(
+                AlarmKind.GRADIENT_ADDS_UP,
+                None,
+                f"The gradient of a step is the one that the step before used ({at}).",
+                cause="the optimizer steps with gradients of an earlier batch: its step comes before the backward pass",
+                advice="Call optimizer.step() after loss.backward().",
+                module=self.name,
+            )
+        if state == "cleared":
+            return Detection(
+                AlarmKind.NO_GRADIENT,
+                None,
+                f"A gradient arrives in the backward pass, and is zero or gone when the optimizer steps ({at}).",
+                cause="gradients are cleared between the backward pass and the step: zero_grad() is called too late",
+                advice="Call optimizer.zero_grad() before loss.backward(), not between it and optimizer.step().",
+                module=self.name,
+            )
+        return None
+
+
+def _probe(model: nn.Module, blocks: tuple[str, ...]) -> tuple[str, nn.Parameter | None]:
+    """A small parameter of a block that trains: the smallest of the last block, else of the model."""
+    trains = [(n, p) for n, p in model.named_parameters() if p.requires_grad and p.is_leaf and p.numel() >= 8]
+    trains = [(n, p) for n, p in trains if p.is_floating_point() and not hasattr(p, "to_local")]
+    inside = [(n, p) for n, p in trains if blocks and n.startswith(f"{blocks[-1]}.")]
+    return min(inside or trains, key=lambda pair: pair[1].numel(), default=("", None))
+
+
+def _cosine(a: Tensor, b: Tensor) -> float:
+    return float(torch.nn.functional.cosine_similarity(a.flatten().double(), b.flatten().double(), 0))
+
+
+class ParameterAudit:
+    """Which parameters have no gradient, or do not move, in the audited rows."""
+
+    def __init__(self, model: nn.Module, modules: Sequence[str]) -> None:
+        self.model, self.modules = model, tuple(modules)
+        self.seen: dict[str, deque[str]] = {}
+        self.steps: deque[int] = deque(maxlen=AGREE)
+        self._before: list[tuple[str, nn.Parameter, Tensor, Tensor]] = []
+        self._told: set[str] = set()
+
+    def before_step(self, step: int) -> None:
+        """Look at all gradients, and remember the entry that each moves most."""
+        self._before, now = [], {}
+        for name, parameter in self.model.named_parameters():
+            if not parameter.requires_grad or not parameter.is_floating_point():
+                continue
+            gradient = parameter.grad
+            if gradient is None or gradient.layout is not torch.strided or hasattr(gradient, "to_local"):
+                now[name] = "none" if gradient is None else "moves"
+                continue
+            largest = gradient.detach().abs().flatten().argmax()
+            size = gradient.detach().flatten()[largest]
+            if not bool(size != 0):
+                now[name] = "zero"
+            else:
+                value = parameter.detach().flatten()[largest].clone()
+                self._before.append((name, parameter, largest, value))
+        if len(now) + len(self._before) and self.seen.keys() - now.keys() - {b[0] for b in self._before}:
+            self.seen.clear()  # other parameters train now
+            self.steps.clear()
+        self._note(now)
+        self.steps.append(step)
+
+    def after_step(self) -> None:
+        """Look at what has moved."""
+        self._note(
+            {
+                name: "moves" if bool(parameter.detach().flatten()[place] != value) else "still"
+                for name, parameter, place, value in self._before
+            }
+        )
+        self._before = []
+
+    def _note(self, states: dict[str, str]) -> None:
+        for name, state in states.items():
+            self.seen.setdefault(name, deque(maxlen=AGREE)).append(state)
+
+    def held(self, optimizers: Sequence[Optimizer]) -> list[nn.Parameter]:
+        """The parameters that train, if the optimizers have all of them."""
+        known = {id(p) for o in optimizers for g in o.param_groups for p in g["params"]}
+        trained = [p for p in self.model.parameters() if p.requires_grad]
+        return trained if all(id(p) in known for p in trained) else []
+
+    def detection(self, optimizers: Sequence[Optimizer]) -> Detection | None:
+        """What the last audits agree on, if it is wrong; each of it once."""
+        if len(self.steps) < AGREE or self.steps[-1] - self.steps[0] < SPAN or not self.seen:
+            return None
+        agreed = {
+            name: states[0]
+            for name, states in self.seen.items()
+            if len(states) == AGREE == states.count(states[0])
+        }
+        sizes = {n: p.numel() for n, p in self.model.named_parameters() if n in self.seen}
+        if all(agreed.get(name) in ("none", "zero") for name in self.seen):
+            return self._once("all", _no_gradient())
+        held = {id(p) for o in optimizers for g in o.param_groups for p in g["params"]}
+        stuck = [name for name, state in agreed.items() if state == "still"]
+        outside = [name for name in stuck if id(self.model.get_parameter(name)) not in held]
+        found = self._about(outside, sizes, _outside, 0.0) or self._about(
+            [name for name in stuck if name not in outside], sizes, _still, LARGE
+        )
+        return found or self._about(
+            [n for n, s in agreed.items() if s in ("none", "zero")], sizes, _unreached, LARGE
+        )
+
+    def _about(self, names: list[str], sizes: dict[str, int], words: Any, least: float) -> Detection | None:
+        """A detection about parameters that are a large part of the model, or all matrices of one part of a block."""
+        matrices = [n for n in names if self.model.get_parameter(n).dim() > 1]
+        share = sum(sizes[n] for n in names) / max(sum(sizes.values()), 1)
+        parts = [part for part in self._parts() if part and all(n in names for n in part)]
+        if not matrices or (share < max(least, 0.01) and not parts):
+            return None
+        return self._once(",".join(names[:3]), words(names, share))
+
+    def _parts(self) -> list[list[str]]:
+        """The matrices of every block: those blocks whose gradients all miss are not unused on purpose."""
+        trained = [n for n, p in self.model.named_parameters() if p.requires_grad and p.dim() > 1]
+        return [[n for n in trained if n.startswith(f"{block}.")] for block in self.modules]
+
+    def _once(self, key: str, detection: Detection) -> Detection | None:
+        if key in self._told:
+            return None
+        self._told.add(key)
+        return detection
+
+
+def _no_gradient() -> Detection:
+    return Detection(
+        AlarmKind.NO_GRADIENT,
+        None,
+        f"No parameter has a gradient, or all are exactly zero, when the optimizer steps ({AGREE} rows).",
+        could_be=(
+            "the loss does not depend on the model (detach, no_grad, argmax): loss.grad_fn is None or leads past it",
+            "zero_grad() stands between backward and step: print a .grad just before optimizer.step()",
+        ),
+    )
+
+
+def _outside(names: list[str], share: float) -> Detection:
+    return Detection(
+        AlarmKind.PARAMETERS_STILL,
+        None,
+        f"{_listed(names)} ({share:.1%} of what requires a gradient) have gradients and keep their values.",
+        cause="these parameters are not in any optimizer that steps: it was given others, or was made before they were",
+        advice="Give them to the optimizer (make it after the model is complete), or freeze them if that is meant.",
+        module=names[0],
+    )
+
+
+def _still(names: list[str], share: float) -> Detection:
+    return Detection(
+        AlarmKind.PARAMETERS_STILL,
+        None,
+        f"{_listed(names)} ({share:.1%} of what requires a gradient) are in the optimizer, have gradients, and keep "
+        "their values.",
+        could_be=(
+            "their group has a rate of 0: print the lr of every param_group",
+            "the step is smaller than half a unit in the last place: compare lr with the size of the weights "
+            "times 2^-9 in bfloat16, 2^-24 in float32",
+        ),
+        module=names[0],
+    )
+
+
+def _unreached(names: list[str], share: float) -> Detection:
+    return Detection(
+        AlarmKind.PARAMETERS_STILL,
+        None,
+        f"No gradient reaches {_listed(names)} ({share:.1%} of what requires a gradient).",
+        cause="the loss does not depend on them: they are not used in the forward pass, are detached, or are "
+        "multiplied by zero",
+        advice="Look for detach(), no_grad() or .data on the way from there to the loss, and for layers left out.",
+        module=names[0],
+    )
+
+
+def _listed(names: list[str]) -> str:
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more parameters" if len(names) > 3 else "")
+
+
+class RowFacts:
+    """Facts of several rows that are no trend: lost updates, steps uphill."""
+
+    def __init__(self) -> None:
+        self.rounded: deque[float] = deque(maxlen=AGREE)
+        self.uphill: deque[float] = deque(maxlen=2 * AGREE)
+
+    def see(self, rounded: float, uphill: float, held: Sequence[nn.Parameter]) -> list[Detection]:
+        """Take in an audited row: the share of entries whose update was lost, and cos(update, gradient).
+
+        held: the parameters, if an optimizer with a rate above 0 has all of them
+        """
+        if math.isfinite(rounded) and held:
+            self.rounded.append(rounded)
+        if math.isfinite(uphill):
+            self.uphill.append(uphill)
+        found = []
+        if len(self.rounded) == AGREE and min(self.rounded) > ROUNDED:
+            self.rounded.clear()
+            half = any(p.dtype in (torch.bfloat16, torch.float16) for p in held)
+            cause = "the weights are kept in half precision, in which steps of this size round to nothing"
+            low = "the learning rate is so low that steps round to nothing even in single precision"
+            found.append(
+                Detection(
+                    AlarmKind.UPDATE_ROUNDED_AWAY,
+                    None,
+                    f"At least {ROUNDED:.0%} of the entries that have a gradient keep their value in a step.",
+                    cause if half else low,
+                    (),
+                    "" if half else "Raise the learning rate.",
+                )
+            )
+        if len(self.uphill) == 2 * AGREE and min(self.uphill) > UPHILL:
+            self.uphill.clear()
+            found.append(
+                Detection(
+                    AlarmKind.MISTAKE,
+                    None,
+                    "Steps go up the gradient: their cosine with it was above "
+                    f"{UPHILL} in {2 * AGREE} audited rows.",
+                    cause="the loss is maximized: its sign, or maximize=True of the optimizer, is wrong",
+                    advice="Minimize the loss: check its sign and the optimizer's maximize.",
+                )
+            )
+        return found
+
+
+def separation_gone(history: History) -> Detection | None:
+    """Tokens behind the last block that are one token, in three rows."""
+    at = history.at("separation")
+    rows = history.past()[1][-AGREE:]
+    if not len(at) or len(rows) < AGREE or not (rows[:, at[-1]] < SEPARATED).all():
+        return None
+    gone = (rows[:, at] < SEPARATED).all(0)
+    first = int(at[int(np.argmax(gone))])
+    return Detection(
+        AlarmKind.RANK_COLLAPSE,
+        first,
+        f"The separation of tokens is {math.exp(history.now[at[-1]]):.1g} behind the last block: they differ by less "
+        "than a thousandth of their length.",
+    )
+
+
+def gradient_gone(history: History) -> Detection | None:
+    """A gradient that is a millionth at the first site of what it is at the last one, in three rows."""
+    at = history.at("gradient_growth")
+    rows = history.past()[1][-AGREE:]
+    if not len(at) or len(rows) < AGREE or not (rows[:, at[0]] < REACHES).all():
+        return None
+    return Detection(
+        AlarmKind.VANISHING_GRADIENT,
+        int(at[0]),
+        f"The gradient at the embedding is {math.exp(history.now[at[0]] / 2):.1g} of that at the last block.",
+    )
+
+
+def attention_one_hot(history: History) -> Detection | None:
+    """Most rows of most blocks put all but a hundredth on one key, in three rows, and the loss is not yet low."""
+    losses, rows = history.losses, np.array(history.saturated)
+    if len(rows) < AGREE or not rows.size or history.count < 2 * AGREE:
+        return None
+    closed = (rows[-AGREE:] > ONE_HOT).all(0)
+    learned = len(losses) and losses.logs[-1] < losses.first + math.log(0.5)
+    if closed.mean() < OF_BLOCKS or learned:
+        return None
+    logits = history.at("largest_logit")
+    return Detection(
+        AlarmKind.ATTENTION_ONE_HOT,
+        int(logits[int(np.argmax(closed))]) if len(logits) else None,
+        f"In {closed.mean():.0%} of the blocks more than half of the attention rows leave less than a hundredth to all "
+        f"keys but one; the largest logit is {math.exp(np.nanmax(history.now[logits])):.3g}.",
+        cause="attention logits are far too large for this many keys",
+        advice="Check that scores are divided by sqrt(d), and the size and the rate of query and key weights.",
+    )
+
+
+LEVELS = (separation_gone, gradient_gone, attention_one_hot)
+
+
+def states(audit: ParameterAudit) -> Counter[str]:
+    """How many parameters were in which state at the last audit, for people and tests."""
+    return Counter(each[-1] for each in audit.seen.values())
