@@ -119,6 +119,7 @@ def _command() -> str:
 
 def _of_run(folder: Path, path: Path) -> int:
     with prints_aside(), ProgressBar(f"reading {folder}"):
+        from edgewise.monitor.read_run import Run
         from edgewise.present.run_report import read, write
 
         subject = read(folder, _command())
@@ -126,7 +127,9 @@ def _of_run(folder: Path, path: Path) -> int:
     click.echo(
         f"Wrote {path} ({path.stat().st_size / 1000:.0f} kB): {subject.headline.replace(chr(0x2009), '')}"
     )
-    return exit_codes.FINE
+    run = Run(folder)
+    known = any(event["kind"] == "alarm" for event in run.events())
+    return exit_codes.UNSEEN if not known and run.unseen() else exit_codes.FINE
 
 
 def _refuse_changes(source: str, kind: str, wanted: Any) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shlex
 import time
 from dataclasses import asdict
 from datetime import timedelta
@@ -222,7 +223,11 @@ def alarms(run: str, as_json: bool, rank: int, again: bool) -> int:
                             "unseen": unseen,
                             "damaged_rows": rows.damaged,
                             "damaged_events": folder.damaged_events(rank),
-                            "alarms": [alarm.json() for alarm in raised],
+                            "exit_code": code,
+                            "alarms": [
+                                alarm.json() | _dossier(None if again else event)
+                                for alarm, event in zip(raised, events if not again else raised, strict=True)
+                            ],
                         }
                     )
                 )
@@ -241,6 +246,13 @@ def alarms(run: str, as_json: bool, rank: int, again: bool) -> int:
         else:
             click.echo(f"No alarm {where}.")
     return code
+
+
+def _dossier(event: Any) -> dict[str, Any]:
+    """Where the step of an alarm was written down, and the command that repeats it; None without one."""
+    path = None if event is None else event.get("dossier")
+    command = None if path is None else f"edgewise replay {shlex.quote(str(path))} FILE.PY:FUNCTION"
+    return {"dossier": path, "replay": command}
 
 
 @click.command()

@@ -7,8 +7,12 @@ alone and said so; the others, and the training, go on.
 
 from __future__ import annotations
 
+import json
+import math
 import sys
+import threading
 import time
+import urllib.request
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -18,12 +22,14 @@ import numpy as np
 
 from edgewise.arrays import Array
 from edgewise.errors import BadInput
+from edgewise.monitor.alarm import Alarm
 from edgewise.monitor.columns import Column, slow_columns
 from edgewise.monitor.distributed import Processes
 from edgewise.monitor.instrument import Edge
 from edgewise.monitor.places import WHOLE, Places, frozen
 from edgewise.monitor.run_folder import RunFolder, versions
 
+WEBHOOK_SECONDS = 10.0
 Send = Callable[[dict[str, float], int], None]
 
 
@@ -31,12 +37,29 @@ class Sinks:
     """Where rows are mirrored to."""
 
     def __init__(
-        self, columns: Sequence[Column], writers: Sequence[Any], complain: Callable[[str], None]
+        self,
+        columns: Sequence[Column],
+        writers: Sequence[Any],
+        complain: Callable[[str], None],
+        webhook: str | None = None,
+        alert: bool = True,
     ) -> None:
         self._groups = _groups(columns)
         self._complain = complain
         given = {f"TensorBoard {number}": _tensorboard(writer) for number, writer in enumerate(writers, 1)}
         self.targets = given | _active()
+        self.alerts: dict[str, Callable[[Alarm], None]] = _alerts() if alert else {}
+        if webhook is not None and alert:
+            self.alerts["the webhook"] = Webhook(webhook, complain)
+
+    def alert(self, alarm: Alarm) -> None:
+        """Send an alarm to people and programs: W&B and trackio alerts, a webhook."""
+        for name, target in list(self.alerts.items()):
+            try:
+                target(alarm)
+            except Exception as error:  # noqa: BLE001  a stranger's package: the training must not notice
+                del self.alerts[name]
+                self._complain(f"alarms are no longer sent to {name} ({type(error).__name__}: {error}).")
 
     def send(self, step: int, row: Array, alarms: Sequence[str]) -> None:
         """One row, and the alarms raised with it as counts."""
@@ -49,6 +72,63 @@ class Sinks:
             except Exception as error:  # noqa: BLE001  a stranger's package: the training must not notice
                 del self.targets[name]
                 self._complain(f"rows are no longer mirrored to {name} ({type(error).__name__}: {error}).")
+
+
+class Webhook:
+    """POSTs an alarm as JSON to an address, in a thread of its own: the training does not wait for it."""
+
+    def __init__(self, address: str, complain: Callable[[str], None]) -> None:
+        self.address, self._complain = address, complain
+        self.threads: list[threading.Thread] = []
+
+    def __call__(self, alarm: Alarm) -> None:
+        body = json.dumps({"text": str(alarm), "alarm": _plain(alarm.json())}).encode()
+        thread = threading.Thread(target=self._post, args=(body,), name="edgewise webhook", daemon=True)
+        self.threads.append(thread)
+        thread.start()
+
+    def _post(self, body: bytes) -> None:
+        request = urllib.request.Request(
+            self.address, body, {"Content-Type": "application/json"}, method="POST"
+        )
+        try:
+            with urllib.request.urlopen(request, timeout=WEBHOOK_SECONDS) as answer:
+                answer.read()
+        except (OSError, ValueError) as error:
+            self._complain(f"an alarm could not be sent to the webhook ({error}).")
+
+
+def check_webhook(address: Any) -> str | None:
+    """Return the address of a webhook; raise `BadInput` if it is none."""
+    if address is None or (isinstance(address, str) and address.startswith(("http://", "https://"))):
+        return address
+    raise BadInput(f"webhook must be an address that begins with http:// or https://, got {address!r}.")
+
+
+def _alerts() -> dict[str, Callable[[Alarm], None]]:
+    """Alerts of packages that were imported and have a run."""
+    found: dict[str, Callable[[Alarm], None]] = {}
+    wandb, trackio = sys.modules.get("wandb"), sys.modules.get("trackio")
+    run = getattr(wandb, "run", None)
+    if run is not None and callable(getattr(run, "alert", None)):
+        found["W&B"] = lambda alarm: run.alert(title=_title(alarm), text=str(alarm))
+    active = trackio is not None and trackio.context_vars.current_run.get() is not None
+    if trackio is not None and active and callable(getattr(trackio, "alert", None)):
+        found["trackio"] = lambda alarm: trackio.alert(_title(alarm), text=str(alarm))
+    return found
+
+
+def _title(alarm: Alarm) -> str:
+    return f"edgewise: {alarm.kind.value.replace('_', ' ')} at step {alarm.step}"
+
+
+def _plain(value: Any) -> Any:
+    """Strict JSON: what is not finite is null."""
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _groups(columns: Sequence[Column]) -> dict[str, np.ndarray]:

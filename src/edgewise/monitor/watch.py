@@ -23,7 +23,7 @@ from edgewise.monitor.alarm import Alarm
 from edgewise.monitor.instrument import HOST, edge_of
 from edgewise.monitor.places import check_model
 from edgewise.monitor.read_run import trace_of, unseen_of_rows
-from edgewise.monitor.sinks import writers_of
+from edgewise.monitor.sinks import check_webhook, writers_of
 from edgewise.monitor.watched_steps import WatchedSteps
 from edgewise.nouns.trace import Trace
 
@@ -47,6 +47,7 @@ def watch(
     state_limit: int = 64_000_000,
     rate: Any = None,
     trials: bool = True,
+    webhook: str | None = None,
 ) -> Watch:
     """Watch a model train: `with watch(model, to="runs/a"):` around the loop, or `handle = watch(model)` before it.
 
@@ -66,6 +67,7 @@ def watch(
     state_limit  bytes of weights and optimizer state that are copied before a sampled step, for dossiers
     mirror      a TensorBoard writer, or several; active runs of W&B and trackio are used without being given
     rate        what edgewise.learning_rate returned for this training: its steps are compared with those at the edge
+    webhook     an address that every alarm is sent to as JSON, by POST
     trials      after an alarm, try rates on a copy of the model for up to ten seconds, to name the cause
     """
     check_model(model)
@@ -104,6 +106,7 @@ def watch(
         _count("state_limit", state_limit),
         edge_of(rate),
         trials,
+        check_webhook(webhook),
     )
 
 

@@ -64,6 +64,7 @@ class WatchedSteps:
         state_limit: int,
         edge: Edge | None,
         trials: bool = True,
+        webhook: str | None = None,
     ) -> None:
         began = time.perf_counter()
         self._hooks: list[Any] = []
@@ -80,7 +81,9 @@ class WatchedSteps:
         self.clock = Clock(wall=next(model.parameters()).device.type != "cpu")
         self.switch = Switch(self.clock, self.fail)
         try:
-            self._attach(optimizer, loss, first_step, on_alarm, mirror, checkpoints, state_limit, trials)
+            self._attach(
+                optimizer, loss, first_step, on_alarm, mirror, checkpoints, state_limit, trials, webhook
+            )
         except BaseException:
             self._detach()
             self.said.close()
@@ -99,6 +102,7 @@ class WatchedSteps:
         checkpoints: Path | None,
         state_limit: int,
         trials: bool,
+        webhook: str | None,
     ) -> None:
         model, folder = self.model, self.folder
         gc.callbacks.append(self.clock.collection)
@@ -117,7 +121,13 @@ class WatchedSteps:
         self.diagnosis = Diagnosis(self.history)
         self.alarms: list[Alarm] = []
         self.on_alarm = on_alarm
-        self.sinks = Sinks(self.columns, [] if self.ranks.rank else mirror, self.said.say)
+        self.sinks = Sinks(
+            self.columns,
+            [] if self.ranks.rank else mirror,
+            self.said.say,
+            webhook,
+            alert=self.ranks.rank == 0,
+        )
         self._growth_columns = np.array(
             [i for i, n in enumerate(self.names) if n.endswith(".logit_growth")], np.int64
         )
@@ -398,6 +408,7 @@ class WatchedSteps:
         details = {name: value for name, value in alarm.json().items() if name not in ("kind", "step")}
         dossier = None if path is None else str(path)
         self.said.write("alarm", str(alarm), self.step, alarm=alarm.kind.value, dossier=dossier, **details)
+        self.sinks.alert(alarm)
         if self.on_alarm is not None:
             self.on_alarm(alarm)
 

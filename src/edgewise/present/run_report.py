@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from edgewise.monitor.alarm import ADVICE, MEANING, Alarm
+from edgewise.monitor.alarm import MEANING, Alarm
 from edgewise.monitor.read_run import Run, ended, unseen_of_events
 from edgewise.monitor.storage import Rows
 from edgewise.nouns.card import Card, CardTable
@@ -150,8 +150,11 @@ def _lower(text: str) -> str:
 def _alarm(card: dict[str, Any]) -> Html:
     """The paragraph of an alarm: what was seen, what moved first and then, what it means, what to try."""
     since = "" if card["since"] == card["step"] else f", since step {count(card['since'])}"
-    moved = [("First", card["first"]), *(("Then", line) for line in card["then"])]
-    lines = [*moved, ("Means", card["means"]), ("Try", card["try"])]
+    moved = [("First", card["first"]), *(("Then", line) for line in card["then"])] if card["first"] else []
+    cause = [("Cause", card["cause"])] if card["cause"] else []
+    lines = [*cause, *moved, ("Means", card["means"]), ("Try", card["try"])]
+    if card["could_be"]:
+        lines.append(("Could be", sentence_case("; ".join(card["could_be"]))))
     if card["ruled_out"]:
         lines.append(("Ruled out", sentence_case("; ".join(card["ruled_out"]))))
     pairs = (join(element("dt", name), element("dd", prose(text))) for name, text in lines)
@@ -320,10 +323,13 @@ def _card(alarm: Alarm) -> dict[str, Any]:
         "title": title,
         "failing": alarm.failing,
         "what": _short(alarm.what),
-        "first": sentence_case(_short(alarm.cause)),
+        "cause": sentence_case(_short(alarm.cause)),
+        "could_be": [_short(t) for t in alarm.could_be],
+        "module": _short(alarm.module),
+        "first": sentence_case(_short(alarm.first)),
         "then": [sentence_case(_short(line)) for line in alarm.order[1:4]],
         "means": MEANING[alarm.kind],
-        "try": ADVICE[alarm.kind],
+        "try": _short(alarm.try_next),
         "ruled_out": [_short(t) for t in alarm.ruled_out],
     }
 
