@@ -25,6 +25,7 @@ LEVELS = {
     "headroom": 100.0,
     "largest_logit": 6.0,
     "entropy": 2.0,
+    "saturated": 0.05,
     "softmax_gain": 0.1,
     "head_share_min": 0.7,
     "update_ratio.attention": 1e-3,

@@ -146,7 +146,7 @@ def test_everything_that_moved_is_printed_once() -> None:
         AlarmKind.BAD_BATCH, 9, "", None, 9, "It is up.", "nothing moved before.", ("loss grew", "norm grew")
     )
     assert "  Then:  loss grew\n  Then:  norm grew\n" in str(alarm)
-    assert str(replace(alarm, cause="loss grew. That points to data.")).count("loss grew") == 1
+    assert str(replace(alarm, first="loss grew. That points to data.")).count("loss grew") == 1
 
 
 @pytest.mark.parametrize(

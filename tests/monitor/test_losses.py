@@ -9,9 +9,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from torch import Tensor, nn
 
 import edgewise
+from edgewise.monitor.capture import LossRing
 from edgewise.monitor.causes import Diagnosis
 from edgewise.monitor.columns import fast_columns
 from edgewise.monitor.series import History, Losses
@@ -94,7 +96,8 @@ def test_what_lasts_thirty_steps_is_seen_in_ten_rows_or_in_those_of_sixty_steps(
         assert history.lasting(30) == rows
 
 
-def test_the_loss_of_steps_without_a_row_is_seen() -> None:
+def test_the_loss_of_steps_without_a_row_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("edgewise.monitor.budget.TOTAL", 0.0)
     model, criterion = encoder(), nn.CrossEntropyLoss()
     with edgewise.watch(model, budget=1e-6, loss=criterion, quiet=True) as handle:
         losses = train(model, 12, criterion)
@@ -107,7 +110,11 @@ def test_the_loss_of_steps_without_a_row_is_seen() -> None:
     assert np.exp(reported.history.losses.last(2)) == pytest.approx([3.0, 2.0])
 
 
-def test_a_loss_that_is_not_a_number_is_said_though_the_budget_pays_for_no_row(tmp_path: Path) -> None:
+def test_a_loss_that_is_not_a_number_is_said_though_the_budget_pays_for_no_row(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("edgewise.monitor.budget.TOTAL", 0.0)
+
     class Ends(nn.CrossEntropyLoss):
         calls = 0
 
@@ -143,7 +150,8 @@ def test_a_run_without_a_loss_is_watched_without_a_warning(recwarn: pytest.Warni
     assert history.stalled and len(history.losses) == 0 and not recwarn.list
 
 
-def test_steps_whose_loss_nobody_reports_do_not_hurry() -> None:
+def test_steps_whose_loss_nobody_reports_do_not_hurry(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("edgewise.monitor.budget.TOTAL", 0.0)
     model, criterion = encoder(), nn.CrossEntropyLoss()
     with edgewise.watch(model, budget=1e-6, quiet=True) as handle:
         for number in (3.0, None, None, math.nan):
@@ -207,22 +215,34 @@ def test_a_loss_that_is_reported_as_not_a_number_alarms_at_once(options: dict[st
     assert [(alarm.kind.value, alarm.step) for alarm in handle.alarms] == [("not_a_number", 0)]
 
 
-@pytest.mark.parametrize(("at", "alarm", "since"), [(11, 20, 1), (33, 39, 21)])
-def test_on_another_device_a_broken_loss_is_read_with_the_next_row_or_at_the_end(
-    at: int, alarm: int, since: int, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("at", [11, 33, 39])
+def test_on_another_device_every_loss_is_seen_without_waiting(
+    at: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The branch of a GPU, on the CPU: no loss is read between rows, and one that was not finite is not forgotten."""
+    """The branch of a GPU, on the CPU: losses are sent to the host, and read a step later or at the end."""
     monkeypatch.setattr("edgewise.monitor.instrument.HOST", ())
-    reads: list[int] = []
-    monkeypatch.setattr("edgewise.monitor.watch.Watch._see_loss", lambda handle: reads.append(handle.step))
     monkeypatch.setattr("edgewise.monitor.budget.Budget.due", lambda budget, *_: budget.steps == 20)
     model, criterion = encoder(), Broken([at])
     with edgewise.watch(model, loss=criterion, quiet=True) as handle:
-        train(model, 40, criterion)
-    assert handle.budget.samples == 2 and reads == []
-    assert [(each.kind.value, each.step, each.since) for each in handle.alarms][:1] == [
-        ("not_a_number", alarm, since)
-    ]
+        losses = train(model, 40, criterion)
+    assert handle.budget.samples == 2 and handle.error == ""
+    alarm = handle.alarms[0]
+    assert (alarm.kind.value, alarm.step) == ("not_a_number", at)
+    seen = dict(zip(handle.history.losses.steps, np.exp(handle.history.losses.logs), strict=True))
+    assert len(seen) == 39  # all but the one that is not a number
+    assert seen[5] == pytest.approx(losses[5], rel=1e-5)
+
+
+def test_the_ring_gives_losses_in_order_and_never_waits() -> None:
+    ring = LossRing(torch.device("cpu"), size=4)
+    assert ring.arrived() == []
+    for step in range(3):
+        ring.push(step, torch.tensor(float(step)))
+    assert ring.arrived() == [(0, 0.0), (1, 1.0)]  # the last one may still be on its way
+    assert ring.arrived(wait=True) == [(2, 2.0)]
+    for step in range(9):  # nobody reads: the oldest are given up
+        ring.push(step, torch.tensor(float(step)))
+    assert [step for step, _ in ring.arrived(wait=True)] == [5, 6, 7, 8]
 
 
 def test_a_negative_loss_is_a_number_and_is_reported() -> None:

@@ -200,7 +200,10 @@ class Alarm:
             name: " ".join(value.splitlines()) for name, value in values.items() if isinstance(value, str)
         }
         try:
-            return cls(**values | {"kind": AlarmKind(event["alarm"])})
+            kind = AlarmKind(event["alarm"])
+            if values.get("advice") == ADVICE[kind]:
+                del values["advice"]
+            return cls(**values | {"kind": kind})
         except (KeyError, TypeError, ValueError) as error:
             raise BadInput(
                 f"an event calls itself an alarm and is none ({error}): {str(event)[:120]}. Was it changed?"

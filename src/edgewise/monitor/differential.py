@@ -23,7 +23,7 @@ from edgewise.monitor.loss_detectors import Detection
 from edgewise.probe.isolation import tensors
 
 IGNORED = -100  # torch's ignore_index
-CERTAIN, RIVAL = 0.98, 0.9  # of the labels agree with one shift of the inputs, and with no other
+CERTAIN, RIVAL = 0.95, 0.8  # of the labels agree with one shift of the inputs, and with no other
 DECAYS, SHRUNK = 2e-3, 0.9  # share of the weights that a step of decay takes; of their norm at the start
 DROPS = 0.5  # share of the entries that dropout takes: more is dropped than kept
 MOVES = 1e-5  # of the outputs: what moves by more depends on what was changed
@@ -300,7 +300,7 @@ def maximizes(e: Evidence) -> Detection | None:
 
 def same_batch(e: Evidence) -> Detection | None:
     """Every sampled batch is the same."""
-    if len(e.prints) < REPEATS or len(set(e.prints)) > 1:
+    if len(e.prints) < REPEATS or len(set(e.prints)) > 1 or constant_inputs(e) is not None:
         return None
     return _mistake(
         f"The last {len(e.prints)} sampled batches hold the same numbers.",
@@ -481,9 +481,11 @@ def mistakes(e: Evidence, *, copies: bool) -> list[Detection]:
     return [detection for detection in found if detection is not None]
 
 
-def fingerprint(call: Call | None) -> int:
-    """A number that is another one for another batch."""
-    parts = [] if call is None else [t for t in tensors([call[0], list(call[1].values())]) if t.numel()]
+def fingerprint(call: Call | None, seen: Call | None) -> int:
+    """A number that is another one for another batch; seen: what the criterion was called with."""
+    given = [] if call is None else [*call[0], *call[1].values()]
+    given += [] if seen is None else [*seen[0][1:], *seen[1].values()]
+    parts = [t for t in tensors(given) if t.numel() and not t.requires_grad]
     return hash(
         tuple((tuple(t.shape), float(t.detach().double().sum()), float(t.flatten()[0])) for t in parts)
     )

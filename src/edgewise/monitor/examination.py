@@ -70,7 +70,7 @@ class Examination:
         if optimizer not in self.optimizers:
             self.optimizers = [*self.optimizers[-3:], optimizer]
         self.batch.stepped()
-        self.prints.append(differential.fingerprint(self.batch.last[0]))
+        self.prints.append(differential.fingerprint(*self.batch.last))
         held = {id(p) for o in self.optimizers for group in o.param_groups for p in group["params"]}
         if id(self.probe.parameter) in held:  # else nothing clears its gradient
             self.probe.before_step()
@@ -145,9 +145,10 @@ class Examination:
         call, seen = self.batch.last
         if self.alone:
             with self.clock.apart():
-                module, sentence = trials.first_not_finite(
-                    self.evidence(), None if call is None else (call, seen)
-                )
+                batch = None if call is None else (call, seen)
+                evidence = self.evidence()
+                evidence.batches = [*evidence.batches, *([] if batch is None else [batch])]
+                module, sentence = trials.first_not_finite(evidence, batch)
         return Detection(
             AlarmKind.NOT_A_NUMBER,
             None,

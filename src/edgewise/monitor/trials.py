@@ -100,9 +100,13 @@ def rate_trial(e: Evidence) -> tuple[str, str]:
         f"tenth of the rate to {ends[0.1]:.3g}, with ten times to {ends[10.0]:.3g}"
     )
     least = 0.02 * abs(start)
+    if max(abs(end - start) for end in ends.values()) < least:  # nothing moves at all
+        far = _trained(e, 1000.0)
+        if far is not None and far[1] < start - least:
+            return "slow", f"{words}, with a thousand times to {far[1]:.3g}"
     if ends[0.1] < min(start, ends[1.0]) - least and not ends[1.0] < start - least:
         return "rate", words
-    if ends[10.0] < min(start, ends[1.0]) - max(5 * least, 4 * abs(start - ends[1.0])):
+    if ends[10.0] < min(start, ends[1.0]) - max(least, 4 * abs(start - ends[1.0])):
         return "slow", words
     fine = ends[1.0] < start - least and ends[1.0] <= min(ends.values()) + least
     return ("neither", words) if fine else ("", words)

@@ -219,14 +219,14 @@ class WatchedSteps:
         if self._on_host and (self._reported is not None or self.instrument.loss_copy.heard):
             loss = float(self.instrument.loss) if self._reported is None else float(self._reported)
             if not math.isfinite(loss) and (found := self.examination.locate(self.step, loss)) is not None:
-                self._raise_facts([found])
+                self._raise_facts([found], sampled=self.switch.on)
         if self.switch.on:
             self._before_step(optimizer)
 
     def _note_foreign(self) -> None:
         found = self.examination.foreign_step(self.budget.steps)
         if found is not None:
-            self._raise_facts([found])
+            self._raise_facts([found], sampled=False)
 
     def _before_step(self, optimizer: Optimizer) -> None:
         self.dossiers.before_step(optimizer)
@@ -261,6 +261,8 @@ class WatchedSteps:
     def _after_step(self, optimizer: Optimizer) -> None:
         if self.switch.on:
             sample, gap = self._sample()
+            for step, value in self._arrived(wait=True):  # the row has waited for the device already
+                self._see_loss(step, value)
             loss = self._store(sample, optimizer)
             self.budget.sampled(
                 gap if self.ranks.size > 1 or self._sampled < 0 else self.step - self._sampled
@@ -291,9 +293,9 @@ class WatchedSteps:
             return step >= self._next
         return self.budget.due(self._near, self.history.losses.restless)
 
-    def _arrived(self) -> list[tuple[int, float]]:
-        """The losses of earlier steps that have come from another device meanwhile."""
-        return [] if self.instrument.ring is None else self.instrument.ring.arrived()
+    def _arrived(self, *, wait: bool = False) -> list[tuple[int, float]]:
+        """The losses of earlier steps that have come from another device meanwhile; wait: all of them."""
+        return [] if self.instrument.ring is None else self.instrument.ring.arrived(wait=wait)
 
     def _take_loss(self, sampled: float | None = None) -> float | None:
         """The loss of this step, None if there was none or if it is still on its way from another device."""

@@ -1,0 +1,131 @@
+"""Tests that tell causes apart, each on a mistake and on its healthy twin."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from edgewise.monitor.alarm import AlarmKind
+from edgewise.monitor.differential import Evidence, mistakes, shift_of
+from edgewise.monitor.trials import label_information, of_symptom, rate_trial
+from tests.monitor.subjects import encoder
+
+
+class Causal(nn.Module):
+    """The encoder with or without its mask."""
+
+    def __init__(self, mask: bool = True) -> None:
+        super().__init__()
+        self.inner, self.mask = encoder(), mask
+
+    def forward(self, x: Tensor) -> Tensor:
+        table, stack, readout = self.inner  # type: ignore[misc]
+        mask = nn.Transformer.generate_square_subsequent_mask(x.shape[1]) if self.mask else None
+        return readout(stack(table(x), mask=mask))
+
+
+def evidence(
+    model: nn.Module | None = None, shift: int = 1, *, rows: int = 0, rate: float = 1e-3, **more: Any
+) -> Evidence:
+    model = Causal() if model is None else model
+    text = torch.randint(0, 64, (4, 20), generator=torch.Generator().manual_seed(0))
+    x, y = text[:, 3:17], text[:, 3 + shift : 17 + shift].roll(rows, 0)
+    output = model(x).flatten(0, 1).detach()
+    optimizer = torch.optim.AdamW(model.parameters(), rate, **more)
+    batch = ((x,), {}), ((output, y.flatten()), {})
+    return Evidence(model, nn.CrossEntropyLoss(), [optimizer], [batch, batch, batch])
+
+
+def causes(e: Evidence) -> str:
+    return " | ".join(d.cause for d in mistakes(e, copies=True))
+
+
+def test_a_healthy_training_has_no_mistake() -> None:
+    assert mistakes(evidence(), copies=True) == []
+
+
+@pytest.mark.parametrize(
+    ("shift", "words"), [(2, "shifted twice"), (0, "not shifted"), (-1, "the wrong way")]
+)
+def test_labels_that_are_not_the_next_tokens(shift: int, words: str) -> None:
+    assert words in causes(evidence(shift=shift))
+
+
+def test_labels_of_other_sequences() -> None:
+    assert "shuffled apart" in causes(evidence(rows=1))
+
+
+def test_a_missing_mask_is_a_leak() -> None:
+    assert "causal mask is missing" in causes(evidence(Causal(mask=False)))
+
+
+def test_an_autoencoder_that_sees_everything_is_healthy() -> None:
+    assert mistakes(evidence(Causal(mask=False), shift=0), copies=True) == []
+
+
+def test_softmax_before_the_loss() -> None:
+    e = evidence()
+    (call, ((output, y), named)) = e.batches[-1]
+    e.batches = [(call, ((output.softmax(-1), y), named))]
+    assert "softmax is applied before" in causes(e)
+
+
+def test_decay_counts_once_the_weights_have_shrunk() -> None:
+    e = evidence(weight_decay=10.0)
+    assert causes(e) == ""
+    e.weight_norms = 10.0, 5.0
+    assert "weight decay is too strong" in causes(e)
+
+
+def test_maximize_and_dropout_and_evaluation_mode() -> None:
+    assert "maximizes" in causes(evidence(maximize=True))
+    assert "dropout is 0.9" in causes(evidence(encoder(dropout=0.9)))
+    model = encoder(dropout=0.1)
+    model.eval()
+    assert "evaluation mode" in causes(evidence(model))
+
+
+def test_a_block_without_its_skip_is_named() -> None:
+    e = evidence()
+    e.skips, e.modules = [0.8, 0.02, 0.9], ["blocks.0", "blocks.1", "blocks.2"]
+    assert "missing in blocks.1" in causes(e)
+    e.skips = [0.8, 0.7, 0.9]
+    assert causes(e) == ""
+
+
+def test_same_batch() -> None:
+    e = evidence()
+    e.prints = [5] * 10
+    assert "same batch" in causes(e)
+
+
+def test_shift_of_is_undecided_about_repetition() -> None:
+    x = torch.full((2, 12), 3)
+    assert shift_of(x, x) is None
+
+
+def test_rates_are_tried_on_a_copy_and_nothing_changes() -> None:
+    model = Causal()
+    e = evidence(model, rate=1.0)
+    before = [p.detach().clone() for p in model.parameters()]
+    assert rate_trial(e)[0] == "rate"
+    assert rate_trial(evidence(model, rate=1e-5))[0] == "slow"
+    assert rate_trial(evidence(model, rate=1e-2))[0] in ("neither", "")
+    assert all(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
+    assert all(p.grad is None for p in model.parameters())
+    answer = of_symptom(AlarmKind.UPDATE_TOO_LARGE, e)
+    assert "too high" in answer.cause and "Lower" in answer.advice
+
+
+def test_what_was_ruled_out_is_not_a_rival() -> None:
+    answer = of_symptom(AlarmKind.UPDATE_TOO_LARGE, evidence(rate=3e-3))
+    if answer.ruled_out:
+        assert not any("rate" in each for each in answer.could_be)
+
+
+def test_an_untrained_network_knows_nothing_about_its_labels() -> None:
+    known = label_information(evidence())
+    assert known is not None and abs(known) < 0.2

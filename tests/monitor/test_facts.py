@@ -1,0 +1,204 @@
+"""Facts beside trends: each mistake is named within a few steps, and its healthy twin is silent."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import edgewise
+from edgewise.monitor.alarm import Alarm, AlarmKind
+from edgewise.monitor.facts import SAME, StepFacts
+from edgewise.monitor.watch import Watch
+from tests.monitor.subjects import encoder
+
+
+def watched(
+    *,
+    steps: int = 60,
+    model: nn.Module | None = None,
+    optimizer: Callable[[nn.Module], torch.optim.Optimizer] = lambda m: torch.optim.Adam(
+        m.parameters(), 1e-3
+    ),
+    zero: str = "before",
+    start: Callable[[nn.Module, int], None] = lambda m, k: None,
+    change: Callable[[Tensor, int], Tensor] = lambda out, k: out,
+    scalar: Callable[[Tensor, int], Tensor] = lambda loss, k: loss,
+    inputs: Callable[[Tensor, int], Tensor] = lambda x, k: x,
+    **options: Any,
+) -> Watch:
+    """A loop as people write it, with one thing changed."""
+    model = encoder() if model is None else model
+    own, criterion = optimizer(model), nn.CrossEntropyLoss()
+    generator = torch.Generator().manual_seed(0)
+    handle = edgewise.watch(model, loss=criterion, quiet=True, **options)
+    for k in range(steps):
+        x = inputs(torch.randint(0, 64, (4, 16), generator=generator), k)
+        start(model, k)
+        if zero == "before":
+            own.zero_grad()
+        loss = scalar(criterion(change(model(x), k).flatten(0, 1), x.flatten()), k)
+        if loss.requires_grad:
+            loss.backward()
+        if zero == "late":
+            own.zero_grad()
+        own.step()
+    handle.close()
+    assert handle.error == ""
+    return handle
+
+
+def named(handle: Watch, *words: str) -> Alarm:
+    """The first alarm whose cause says all of these words."""
+    found = [a for a in handle.alarms if all(word in f"{a.cause} {a.what}" for word in words)]
+    assert found, [(a.kind, a.cause, a.what) for a in handle.alarms]
+    return found[0]
+
+
+def test_a_healthy_run_has_no_alarm_and_rows_from_its_first_step_on() -> None:
+    handle = watched()
+    assert handle.alarms == [] and handle.budget.samples >= 20
+
+
+def test_a_rate_of_zero_is_named() -> None:
+    alarm = named(watched(steps=20, optimizer=lambda m: torch.optim.Adam(m.parameters(), 0.0)), "rate is 0")
+    assert alarm.kind is AlarmKind.RATE_ZERO and alarm.step < 12
+
+
+def test_gradients_that_add_up_are_named() -> None:
+    alarm = named(watched(steps=20, zero="never"), "zero_grad() is missing")
+    assert alarm.kind is AlarmKind.GRADIENT_ADDS_UP and alarm.step < 8
+
+
+def test_gradients_cleared_before_the_step_are_named() -> None:
+    alarm = named(watched(steps=20, zero="late"), "zero_grad() is called too late")
+    assert alarm.kind is AlarmKind.NO_GRADIENT and alarm.step < 8
+
+
+def test_accumulation_is_no_adding_up() -> None:
+    model, criterion = encoder(), nn.CrossEntropyLoss()
+    optimizer = torch.optim.Adam(model.parameters(), 1e-3)
+    handle = edgewise.watch(model, loss=criterion, quiet=True)
+    for _ in range(15):
+        optimizer.zero_grad()
+        for _ in range(3):
+            x = torch.randint(0, 64, (4, 16))
+            (criterion(model(x).flatten(0, 1), x.flatten()) / 3).backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+        optimizer.step()
+    handle.close()
+    assert handle.alarms == [] and set(handle.examination.probe.seen) == {"fresh"}
+
+
+def test_an_optimizer_of_other_tensors_is_named() -> None:
+    handle = watched(steps=15, optimizer=lambda m: torch.optim.Adam(encoder().parameters(), 1e-3))
+    assert named(handle, "holds other tensors").kind is AlarmKind.PARAMETERS_STILL
+
+
+def test_parameters_that_no_optimizer_has_are_named() -> None:
+    handle = watched(steps=60, optimizer=lambda m: torch.optim.Adam(m[2].parameters(), 1e-3), everything=True)  # type: ignore[index]
+    alarm = named(handle, "not in any optimizer")
+    assert "0.weight" in alarm.what and [a.kind for a in handle.alarms] == [AlarmKind.PARAMETERS_STILL]
+
+
+def test_frozen_parameters_are_no_mistake() -> None:
+    model = encoder()
+    model[0].requires_grad_(False)  # type: ignore[index]
+    trained = [p for p in model.parameters() if p.requires_grad]
+    handle = watched(model=model, optimizer=lambda m: torch.optim.Adam(trained, 1e-3), everything=True)
+    assert handle.alarms == []
+
+
+@pytest.mark.parametrize("sampled", [True, False])
+def test_a_parameter_that_is_not_finite_is_the_first_place(sampled: bool) -> None:
+    def poison(model: nn.Module, k: int) -> None:
+        if k == 25:
+            with torch.no_grad():
+                model[1].layers[1].linear1.weight[3, 3] = math.inf  # type: ignore[index, union-attr]
+
+    handle = watched(steps=30, start=poison, everything=sampled, **({} if sampled else {"budget": 1e-9}))
+    alarm = named(handle, "1.layers.1.linear1.weight")
+    assert alarm.step == 25 and alarm.kind is AlarmKind.NOT_A_NUMBER and alarm.module == "1.layers.1.linear1"
+    assert len(handle.alarms) == 1
+
+
+def test_an_input_that_is_not_finite_is_found_in_the_whole_batch() -> None:
+    model = nn.Sequential(nn.Linear(8, 32), *list(encoder())[1:])
+    criterion, optimizer = nn.CrossEntropyLoss(), torch.optim.Adam(model.parameters(), 1e-3)
+    handle = edgewise.watch(model, loss=criterion, quiet=True)
+    for k in range(8):
+        x, y = torch.randn(6, 16, 8), torch.randint(0, 64, (6, 16))
+        if k == 6:
+            x[5, 3, 2] = math.nan  # not among the two sequences that are copied
+        optimizer.zero_grad()
+        criterion(model(x).flatten(0, 1), y.flatten()).backward()
+        optimizer.step()
+    handle.close()
+    alarm = named(handle, "the input is not finite", "1 of 6 rows")
+    assert alarm.step == 6
+
+
+def test_a_loss_that_is_not_finite_though_the_outputs_are_points_to_the_loss() -> None:
+    handle = watched(steps=15, scalar=lambda loss, k: loss * math.nan if k == 12 else loss)
+    # The criterion's own value is finite: what is reported is what was multiplied, so nothing is seen in it.
+    assert handle.alarms == [] or named(handle, "loss is computed")
+    handle = watched(steps=15, change=lambda out, k: out * math.nan if k == 12 else out)
+    assert named(handle, "loss is computed").step == 12
+
+
+def test_a_constant_loss_is_said() -> None:
+    facts = StepFacts()
+    found = [d for k in range(SAME) for d in facts.see([1e-3], 2.5)]
+    assert [d.kind for d in found] == [AlarmKind.LOSS_CONSTANT]
+    facts = StepFacts()
+    assert not [d for k in range(3 * SAME) for d in facts.see([1e-3], 2.5 + 1e-6 * k)]
+
+
+def test_a_negative_cross_entropy_is_impossible() -> None:
+    facts = StepFacts(cross_entropy=True)
+    assert [d.kind for d in facts.see([1e-3], -0.5)] == [AlarmKind.LOSS_IMPOSSIBLE]
+
+
+def test_steps_that_round_to_nothing_are_named() -> None:
+    model = encoder().to(torch.bfloat16)
+    handle = watched(
+        steps=60, model=model, optimizer=lambda m: torch.optim.SGD(m.parameters(), 1e-5), everything=True
+    )
+    assert named(handle, "half precision").kind is AlarmKind.UPDATE_ROUNDED_AWAY
+
+
+def test_a_block_without_gradient_is_named() -> None:
+    model = encoder()
+    block = model[1].layers[0]  # type: ignore[index, union-attr]
+    inner = block.forward
+
+    def forward(*args: Any, **named: Any) -> Any:
+        with torch.no_grad():
+            return inner(*args, **named)
+
+    block.forward = forward
+    assert "1.layers.0" in named(watched(model=model, everything=True), "No gradient reaches").what
+
+
+def test_bits_are_those_of_the_unwatched_run() -> None:
+    """With all facts and tests: probe, audit, tests on a copy and trials."""
+    ends = []
+    for watch in (False, True):
+        model, criterion = encoder(dropout=0.1), nn.CrossEntropyLoss()
+        optimizer = torch.optim.AdamW(model.parameters(), 0.3)
+        handle = edgewise.watch(model, loss=criterion, quiet=True, everything=True) if watch else None
+        torch.manual_seed(1)
+        for _ in range(70):
+            x = torch.randint(0, 64, (4, 16))
+            optimizer.zero_grad()
+            criterion(model(x).flatten(0, 1), x.flatten()).backward()
+            optimizer.step()
+        if handle is not None:
+            handle.close()
+            assert handle.error == ""
+        ends.append([p.detach().clone() for p in model.parameters()])
+    assert all(torch.equal(a, b) for a, b in zip(*ends, strict=True))

@@ -1,0 +1,128 @@
+"""Attention and streams where they are computed: the numbers are those that the model itself uses."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+import edgewise
+
+
+class Turned(nn.Module):
+    """A block by hand: rotary or biased attention, eager or fused."""
+
+    def __init__(self, width: int, kind: str) -> None:
+        super().__init__()
+        self.kind, self.norm = kind, nn.LayerNorm(width)
+        self.q, self.k, self.v, self.o = (nn.Linear(width, width) for _ in range(4))
+        self.up, self.down = nn.Linear(width, 2 * width), nn.Linear(2 * width, width)
+        self.rows: Tensor | None = None
+
+    def attend(self, x: Tensor) -> Tensor:
+        q, k, v = (p(x).unflatten(-1, (4, -1)).transpose(1, 2) for p in (self.q, self.k, self.v))
+        if self.kind != "bias":
+            q, k = turned(q), turned(k)
+        n = x.shape[1]
+        hidden = torch.ones(n, n, dtype=torch.bool).triu(1)
+        if self.kind == "fused":
+            return F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(2)
+        scores = q @ k.mT / math.sqrt(q.shape[-1])
+        if self.kind == "bias":
+            far = (torch.arange(n)[:, None] - torch.arange(n)).float()
+            scores = scores - far * torch.tensor([0.5, 0.25, 0.125, 0.0625])[:, None, None]
+        weights = scores.masked_fill(hidden, -math.inf).softmax(-1)
+        self.rows = weights.detach()
+        return (weights @ v).transpose(1, 2).flatten(2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x + self.o(self.attend(self.norm(x)))
+        return x + self.down(self.up(x).relu())
+
+
+def turned(x: Tensor) -> Tensor:
+    half = x.shape[-1] // 2
+    angle = torch.arange(x.shape[-2])[:, None] * 10.0 ** (-torch.arange(half) / half)
+    a, b = x[..., :half], x[..., half:]
+    return torch.cat([a * angle.cos() - b * angle.sin(), a * angle.sin() + b * angle.cos()], -1)
+
+
+class Net(nn.Module):
+    def __init__(self, kind: str, calls: int = 1) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.table, self.calls = nn.Embedding(64, 32), calls
+        self.blocks = nn.ModuleList(Turned(32, kind) for _ in range(1 if calls > 1 else 2))
+        self.readout = nn.Linear(32, 64)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.table(x)
+        for block in self.blocks:
+            for _ in range(self.calls):
+                x = block(x)
+        return self.readout(x)
+
+
+def trained(model: nn.Module, watched: bool = True, steps: int = 4) -> Any:
+    optimizer, criterion = torch.optim.SGD(model.parameters(), 0.01), nn.CrossEntropyLoss()
+    handle = edgewise.watch(model, loss=criterion, everything=True, quiet=True) if watched else None
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(steps):
+        x = torch.randint(0, 64, (2, 16), generator=generator)
+        optimizer.zero_grad()
+        criterion(model(x).flatten(0, 1), x.flatten()).backward()
+        optimizer.step()
+    if handle is not None:
+        handle.close()
+        assert handle.error == ""
+    return handle
+
+
+@pytest.mark.parametrize("kind", ["rotary", "bias"])
+def test_entropies_are_those_of_the_rows_that_the_model_computes(kind: str) -> None:
+    model = Net(kind)
+    handle = trained(model)
+    row = handle.row()
+    for i, block in enumerate(model.blocks):
+        rows = block.rows  # type: ignore[union-attr]
+        assert isinstance(rows, Tensor)
+        own = -torch.special.xlogy(rows, rows).sum(-1)[:, :, 1:].mean()  # the first query sees one key
+        assert row[f"block.{i}.entropy"] == pytest.approx(float(own), rel=1e-4)
+        assert 0 < row[f"block.{i}.softmax_gain"] < 1
+
+
+def test_fused_rotary_attention_is_that_of_the_eager_one() -> None:
+    rows = [trained(Net(kind)).row() for kind in ("rotary", "fused")]
+    for name in ("entropy", "largest_logit", "softmax_gain", "saturated"):
+        assert rows[0][f"block.1.{name}"] == pytest.approx(rows[1][f"block.1.{name}"], rel=1e-3, abs=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["rotary", "bias", "fused"])
+def test_bits_are_those_of_the_unwatched_run(kind: str) -> None:
+    one, two = Net(kind), Net(kind)
+    trained(one), trained(two, watched=False)
+    assert all(torch.equal(a, b) for a, b in zip(one.parameters(), two.parameters(), strict=True))
+
+
+def test_a_block_that_is_called_three_times_has_three_rows() -> None:
+    handle = trained(Net("rotary", calls=3))
+    assert handle.places.depth == 3
+    row = handle.row()
+    norms = [row[f"block.{i}.norm"] for i in range(3)]
+    assert len(set(norms)) == 3 and all(map(math.isfinite, norms))
+    assert all(math.isfinite(row[f"block.{i}.entropy"]) for i in range(3))
+
+
+def test_an_error_in_the_forward_pass_is_the_users_own_and_leaves_no_mode_behind() -> None:
+    model = Net("rotary", calls=3)
+    criterion = nn.CrossEntropyLoss()
+    handle = edgewise.watch(model, loss=criterion, everything=True, quiet=True)
+    with pytest.raises(IndexError):
+        model(torch.full((2, 16), 99))
+    assert torch.overrides._get_current_function_mode() is None
+    assert handle.error == ""
+    handle.close()
