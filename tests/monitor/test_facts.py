@@ -143,11 +143,13 @@ def test_an_input_that_is_not_finite_is_found_in_the_whole_batch() -> None:
 
 
 def test_a_loss_that_is_not_finite_though_the_outputs_are_points_to_the_loss() -> None:
-    handle = watched(steps=15, scalar=lambda loss, k: loss * math.nan if k == 12 else loss)
-    # The criterion's own value is finite: what is reported is what was multiplied, so nothing is seen in it.
-    assert handle.alarms == [] or named(handle, "loss is computed")
     handle = watched(steps=15, change=lambda out, k: out * math.nan if k == 12 else out)
     assert named(handle, "loss is computed").step == 12
+
+
+def test_a_gradient_that_is_not_finite_is_said_though_the_loss_is() -> None:
+    handle = watched(steps=15, scalar=lambda loss, k: loss * math.nan if k == 12 else loss, everything=True)
+    assert (handle.alarms[0].kind, handle.alarms[0].step) == (AlarmKind.NOT_A_NUMBER, 12)
 
 
 def test_a_constant_loss_is_said() -> None:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 
 from torch import nn
 from torch.optim.optimizer import Optimizer
 
 from edgewise.errors import BadInput
+from edgewise.models.state import random_streams
 from edgewise.monitor import differential, trials
 from edgewise.monitor.alarm import ADVICE, Alarm, AlarmKind
 from edgewise.monitor.budget import Clock
@@ -91,7 +92,7 @@ class Examination:
             )
             found.append(self.audit.detection(self.optimizers))
         if self.alone and (stored in EARLY or stored in COPIED):
-            with self.clock.apart(), suppress(BadInput):
+            with self._apart(), suppress(BadInput):
                 found += differential.mistakes(self.evidence(), copies=stored in COPIED)
         return [detection for detection in found if detection is not None]
 
@@ -144,7 +145,7 @@ class Examination:
         module, sentence = "", ""
         call, seen = self.batch.last
         if self.alone:
-            with self.clock.apart():
+            with self._apart():
                 batch = None if call is None else (call, seen)
                 evidence = self.evidence()
                 evidence.batches = [*evidence.batches, *([] if batch is None else [batch])]
@@ -163,7 +164,7 @@ class Examination:
         """Whether a loss that does not fall has learned anything about the inputs, and if not, why."""
         if self.history.losses.falls() is not False or self.history.losses.risen():
             return []
-        with self.clock.apart(), suppress(BadInput):
+        with self._apart(), suppress(BadInput):
             evidence = self.evidence()
             known = trials.label_information(evidence)
             if known is None or known > trials.INFORMED:
@@ -190,7 +191,7 @@ class Examination:
         if alarm.cause or alarm.kind not in trials.OF_SYMPTOM or not self.alone:
             return alarm
         try:
-            with self.clock.apart():
+            with self._apart():
                 return self._explained(alarm)
         except BadInput:
             return alarm
@@ -226,6 +227,12 @@ class Examination:
     def _gone(self, alarm: Alarm) -> bool:
         return "thousandth of their length" in alarm.what
 
+    @contextmanager
+    def _apart(self) -> Iterator[None]:
+        """Passes of our own: with a price of their own, and no random number of the training is drawn in them."""
+        with self.clock.apart(), random_streams():
+            yield
+
     def _module(self, place: str) -> str:
         """The module of a place of the columns: block.4 is the fifth block, whatever it is called."""
         number = place.removeprefix("block.").split(".")[0]
@@ -235,6 +242,11 @@ class Examination:
     def hold(self, alarm: Alarm, loss: float) -> None:
         """Keep the alarm of a batch until the loss has come back, or has not."""
         self._held.append((alarm.step + BACK, loss, alarm))
+
+    def unreleased(self) -> list[Alarm]:
+        """Held alarms of a run that ends before the loss could come back."""
+        held, self._held = self._held, []
+        return [alarm for _, _, alarm in held]
 
     def released(self, step: int, losses: Sequence[float]) -> list[Alarm]:
         """Held alarms that are due: those of a batch after which the loss came back."""

@@ -177,6 +177,8 @@ class Watch(WatchedSteps):
         atexit.unregister(self._close_at_exit)
         if self._open and self.instrument.ring is not None:
             self._guarded(self._read_rest)
+        if self._open:
+            self._guarded(self._raise_held)
         self._detach()
         unseen = self.unseen
         if unseen:
@@ -184,6 +186,10 @@ class Watch(WatchedSteps):
         if not self.error:
             self._tell("stop", self.cost + ".", unseen=unseen, losses=self._losses)
         self.said.close()
+
+    def _raise_held(self) -> None:
+        for alarm in self.examination.unreleased():
+            self._raise(alarm, sampled=False)
 
     def _read_rest(self) -> None:
         """The losses that are still on their way."""
