@@ -15,7 +15,8 @@ from torch import nn
 
 import edgewise
 from edgewise.monitor.distributed import joined, largest, mean, total
-from edgewise.monitor.watch import KINDS, Watch
+from edgewise.monitor.watch import Watch
+from edgewise.monitor.watched_steps import KINDS
 from tests.monitor.subjects import batches, encoder, hugging_face, loss_of
 from tests.monitor.test_masks import Hiding, padded
 from tests.support.ranks import run_ranks
