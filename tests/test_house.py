@@ -278,7 +278,8 @@ ROOMS = {
     "laboratory": Room(13, 2050, 0.71, 0.01, 2),
     "landscape": Room(9, 1900, 0.80, 0.21, 4),
     "models": Room(81, 15300, 0.76, 0.40, 47),
-    "monitor": Room(24, 7500, 0.63, 0.27, 57),
+    # 28: operations, facts, differential, trials, examination and watched_steps are new ideas (issues 32, 35).
+    "monitor": Room(28, 9400, 0.63, 0.27, 57),
     "nets": Room(4, 850, 0.77, 0.05, 1),
     "nouns": Room(9, 1650, 0.91, 0.40, 11),
     "optim": Room(9, 1500, 0.82, 0.19, 4),
@@ -294,7 +295,7 @@ ROOMS = {
 }
 WHOLE = {  # in brackets the goal
     "modules": 325,  # (250, and what preflight needs)
-    "lines": 68000,  # (49,000, and what preflight needs)
+    "lines": 69500,  # (49,000, and what preflight needs)
     "one importer": 86,  # (40)
     "class names in several files": 28,  # (0)
     "file stems several times": 21,  # (6)

@@ -251,7 +251,7 @@ class AttentionGroup:
 
     @property
     def noisy(self) -> bool:
-        """Whether dropout acts on its entries."""
+        """Return whether dropout acts on its entries."""
         return self.model.training and any(p > 0 for p in self.first.dropouts)
 
     def gather(self) -> None:

@@ -173,7 +173,7 @@ class Budget:
             self._first_step = self.elapsed
 
     def due(self, near: bool = False, restless: bool = False) -> bool:
-        """Whether the next step is to be sampled, as far as one process can say.
+        """Return whether the next step is to be sampled, as far as one process can say.
 
         near: a detector is close to an alarm; restless: the loss has jumped.
         """

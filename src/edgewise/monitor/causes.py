@@ -188,7 +188,7 @@ def _renamed(detection: Detection, step: int, history: History) -> Detection:
 
 
 def _moving(history: History, step: int) -> bool:
-    """Whether something other than the loss left its past before this step, and is still on its way."""
+    """Return whether something other than the loss left its past before this step, and is still on its way."""
     with np.errstate(invalid="ignore"):
         trend = (history.worse * history.t > history.threshold) & (history.worse * history.change > GROWTH)
         away = trend | (history.worse * history.jump > JUMP)
@@ -212,7 +212,7 @@ def _after_steps(detection: Detection, history: History) -> bool:
 
 
 def _after_stream(detection: Detection, history: History) -> bool:
-    """Whether the stream began to grow before the series of a detection began to move."""
+    """Return whether the stream began to grow before the series of a detection began to move."""
     began = history.since[history.at("norm")]
     return detection.series is not None and bool(
         ((began >= 0) & (began < history.since[detection.series])).any()
@@ -243,7 +243,7 @@ def _where(kind: AlarmKind, history: History) -> str:
 
 
 def _counts(moved: Moved) -> bool:
-    """Whether something went the way that is worse, and still goes, or has gone far."""
+    """Return whether something went the way that is worse, and still goes, or has gone far."""
     worse = (moved.factor < 1) == (moved.statistic in FALLS)
     return worse and (abs(moved.score) >= 2 or abs(math.log(max(moved.factor, 1e-300))) > GROWTH)
 
@@ -279,7 +279,7 @@ def _head(kind: AlarmKind, place: str, heads: np.ndarray) -> int | None:
 
 
 def _away(history: History, at: np.ndarray) -> bool:
-    """Whether any of these moves, or has come to rest ten times worse than it began."""
+    """Return whether any of these moves, or has come to rest ten times worse than it began."""
     fallen = history.worse[at] * (history.now[at] - (np.nan if history.first is None else history.first[at]))
     return bool((history.since[at] >= 0).any() or (fallen > TENFOLD).any())
 

@@ -125,7 +125,7 @@ def attention_closed(history: History) -> Detection | None:
 
 
 def _dropped(history: History, at: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Whether the last three rows are all below 0.3 of the median of the twenty before them."""
+    """Return whether the last three rows are all below 0.3 of the median of the twenty before them."""
     if history.rows < FEWEST + STAYS:
         return np.zeros(len(at), bool)
     past = history.past()[1][-FEWEST - STAYS :, at]

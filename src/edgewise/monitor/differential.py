@@ -86,7 +86,7 @@ class Evidence:
 
     @property
     def shifted_inside(self) -> bool:
-        """Whether the model shifts the labels itself, as those of Hugging Face do."""
+        """Return whether the model shifts the labels itself, as those of Hugging Face do."""
         return bool(self.batches) and "labels" in self.batches[-1][0][1]
 
     def loss(self, model: nn.Module, batch: tuple[Call, Call | None]) -> Tensor | None:

@@ -161,7 +161,7 @@ class Examination:
         )
 
     def _plateau(self, step: int) -> list[Detection]:
-        """Whether a loss that does not fall has learned anything about the inputs, and if not, why."""
+        """Return whether a loss that does not fall has learned anything about the inputs, and if not, why."""
         if self.history.losses.falls() is not False or self.history.losses.risen():
             return []
         with self._apart(), suppress(BadInput):

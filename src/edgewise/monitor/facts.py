@@ -39,7 +39,7 @@ ONE_HOT, OF_BLOCKS = 0.5, 0.75  # of the rows, in so many of the blocks
 
 
 def audited(stored: int) -> bool:
-    """Whether every parameter is looked at in the row that so many are stored before."""
+    """Return whether every parameter is looked at in the row that so many are stored before."""
     return stored in (1, 3, 6) or stored % 10 == 9
 
 
@@ -90,7 +90,7 @@ class StepFacts:
 
 
 class GradientProbe(ModelHook):
-    """Whether the gradient that a step uses is the one of its own backward passes, at one small parameter."""
+    """Return whether the gradient that a step uses is the one of its own backward passes, at one small parameter."""
 
     def __init__(self, model: nn.Module, switch: Switch, blocks: Iterable[str]) -> None:
         self.switch = switch

@@ -41,7 +41,7 @@ class ModelHook:
 
 
 class Switch:
-    """Whether this step is sampled, the clock of what that costs, and what to do with an error."""
+    """Return whether this step is sampled, the clock of what that costs, and what to do with an error."""
 
     def __init__(self, clock: Clock, fail: Callable[[Exception], None]) -> None:
         self.clock, self.fail = clock, fail
@@ -190,7 +190,7 @@ class DeferredRead(ABC):
         self.seen, self.version = x, x._version
 
     def ready(self) -> bool:
-        """Whether what was kept is still what was seen, and is to be read now."""
+        """Return whether what was kept is still what was seen, and is to be read now."""
         x = self.seen
         if x is None:
             return False
@@ -270,7 +270,7 @@ class OptimizerSteps:
         self._open = self._told = False
 
     def begins(self, optimizer: Optimizer) -> tuple[bool, bool]:
-        """Whether a step begins with this one, and whether the step before has not ended yet."""
+        """Return whether a step begins with this one, and whether the step before has not ended yet."""
         if not self._share(optimizer):
             return False, False
         self._begun, self._ended = (
@@ -288,11 +288,11 @@ class OptimizerSteps:
         return True, late
 
     def owns(self, optimizer: Optimizer) -> bool:
-        """Whether it moves anything of the model, or is the one that was named."""
+        """Return whether it moves anything of the model, or is the one that was named."""
         return self._share(optimizer) > 0
 
     def ends(self, optimizer: Optimizer) -> bool:
-        """Whether a step ends with this one."""
+        """Return whether a step ends with this one."""
         if not self._share(optimizer):
             return False
         self._ended.append(ref(optimizer))
@@ -302,7 +302,7 @@ class OptimizerSteps:
         return closes
 
     def _replaces(self, optimizer: Optimizer) -> bool:
-        """Whether it moves what another one has moved in this round: it then stands in its place from now on."""
+        """Return whether it moves what another one has moved in this round: it then stands in its place from now on."""
         done = (
             self._known[o][1]
             for o in {each() for each in self._ended}

@@ -118,7 +118,7 @@ FEW = 1e-30  # below every activation that matters: keeps logarithms finite
 
 
 def checked(stored: int) -> bool:
-    """Whether the referee looks at the row that so many are stored before."""
+    """Return whether the referee looks at the row that so many are stored before."""
     return stored % (SLOW if stored < 5 * SLOW else CHECKED) == 0
 
 
@@ -229,7 +229,7 @@ class Instrument:
 
     @property
     def reached(self) -> bool:
-        """Whether the hooks of the blocks saw a pass since `clear`."""
+        """Return whether the hooks of the blocks saw a pass since `clear`."""
         return self.sizes.read()[2] > 0
 
     @property

@@ -64,7 +64,7 @@ def evidence(history: History) -> Array:
 
 
 def steps_grew(history: History) -> bool:
-    """Whether the steps of the optimizer are larger than they were, against the weights."""
+    """Return whether the steps of the optimizer are larger than they were, against the weights."""
     return bool((evidence(history)[history.at("update_ratio")] > 1).any())
 
 
@@ -123,7 +123,7 @@ def bad_batch(history: History) -> Detection | None:
 
 
 def _unlearned(history: History, loss: int) -> bool:
-    """Whether a small loss, whose logarithm scatters, is back at half of the first one by one step."""
+    """Return whether a small loss, whose logarithm scatters, is back at half of the first one by one step."""
     if history.rows <= FEWEST:
         return False
     before, now = history.past()[1][-2:, loss]

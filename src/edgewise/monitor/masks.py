@@ -85,7 +85,7 @@ class Masks(ModelHook):
         return self.given[argument][0] if argument in self.given else None
 
     def lasts(self, argument: str) -> bool:
-        """Whether nobody has written over it since."""
+        """Return whether nobody has written over it since."""
         x, version = self.given.get(argument, (None, 0))
         return x is None or x._version == version
 

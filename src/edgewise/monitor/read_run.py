@@ -155,7 +155,7 @@ class Run:
         return sorted(self.path.glob(f"events-rank{rank}-*.jsonl"))
 
     def cut_off(self, rank: int = 0) -> bool:
-        """Whether the last event has no end: it is being written, or the process was stopped in its midst."""
+        """Return whether the last event has no end: it is being written, or the process was stopped in its midst."""
         return any(_last_byte(path) not in (b"", b"\n") for path in self._event_files(rank))
 
     def warn_of_damage(self, rows: Rows, rank: int = 0) -> None:
@@ -201,7 +201,7 @@ class Run:
 
 
 def ended(events: Sequence[dict[str, Any]]) -> bool:
-    """Whether the last start was followed by an end: a run that was resumed goes on."""
+    """Return whether the last start was followed by an end: a run that was resumed goes on."""
     return any(event["kind"] in ("stop", "off") for event in _last_part(events))
 
 

@@ -1,4 +1,4 @@
-"""Whether rebuilt attention is the layer's own: it must give the output that the layer computed.
+"""Return whether rebuilt attention is the layer's own: it must give the output that the layer computed.
 
     without dropout    max |o_rebuilt - o| <= tolerance of the dtype x the largest value
     with dropout p     sum |o_rebuilt - o|^2 = p/(1-p) sum_j s_j^2 |v_j|^2 up to a factor, the noise that it must make
@@ -159,7 +159,7 @@ def _take_idle(
 
 
 def _alike(rows: Pass, visible: Tensor | None, counted: Tensor | None) -> bool:
-    """Whether the same rows count, and see the same keys."""
+    """Return whether the same rows count, and see the same keys."""
     if visible is None or counted is None:
         return False
     before, counted_before = (True if x is None else x for x in (rows.visible, rows.counted))

@@ -413,7 +413,7 @@ def _alarms(columns: Sequence[Column], steps: Array, values: Array) -> Iterator[
 
 
 def _seen(columns: Sequence[Column], row: Array) -> bool:
-    """Whether hooks were reached: a loss without a stream is a pass that went past them."""
+    """Return whether hooks were reached: a loss without a stream is a pass that went past them."""
     norms = [i for i, column in enumerate(columns) if column.statistic.name == "norm"]
     loss = next(i for i, column in enumerate(columns) if column.name == "loss")
     return not norms or bool(np.isfinite(row[norms]).any()) or not np.isfinite(row[loss])

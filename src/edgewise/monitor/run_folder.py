@@ -262,7 +262,7 @@ def _check_shape(path: Path, schemas: Mapping[str, str], about: Mapping[str, Any
 
 
 def owner_lives(path: Path, rank: int) -> bool | None:
-    """Whether the process that writes into a folder is alive; None where that cannot be told from here."""
+    """Return whether the process that writes into a folder is alive; None where that cannot be told from here."""
     words = _owner(path, rank).split()
     if os.name != "posix" or len(words) != 4 or words[3] != socket.gethostname() or not words[1].isdecimal():
         return None

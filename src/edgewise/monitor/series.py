@@ -125,7 +125,7 @@ class Losses:
         return mean, sum((loss - mean) ** 2 for loss in losses) / len(losses)
 
     def falls(self) -> bool | None:
-        """Whether the last 20 are below 20 of 60 earlier by two standard errors; None with fewer than 80."""
+        """Return whether the last 20 are below 20 of 60 earlier by two standard errors; None with fewer than 80."""
         if len(self.logs) < LONG:
             return None
         logs = self.last(LONG)
@@ -303,7 +303,7 @@ class History:
 
     @property
     def trends(self) -> bool:
-        """Whether there are rows enough for trends."""
+        """Return whether there are rows enough for trends."""
         return self.rows >= FEWEST or (self.rows >= FEW and self.sparse)
 
     def lasting(self, steps: int) -> int:
@@ -321,7 +321,7 @@ class History:
 
     @property
     def stalled(self) -> bool:
-        """Whether the loss no longer falls; also where it is not watched, since nothing contradicts it then.
+        """Return whether the loss no longer falls; also where it is not watched, since nothing contradicts it then.
 
         Of the last 80 steps; by the trend with fewer losses.
         """
@@ -338,7 +338,7 @@ class History:
 
     @property
     def sparse(self) -> bool:
-        """Whether rows are further apart than two steps."""
+        """Return whether rows are further apart than two steps."""
         return self.apart > 2
 
     @property
@@ -357,12 +357,12 @@ class History:
 
     @property
     def quiet(self) -> bool:
-        """Whether nothing is away from its past, and all that was finite is."""
+        """Return whether nothing is away from its past, and all that was finite is."""
         broken = self.first is not None and bool((np.isfinite(self.first) & ~np.isfinite(self.now)).any())
         return not broken and bool((self.since < 0).all())
 
     def slowing(self, at: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Whether a growth is less in the second half of the window than in the first, by a fifth or more."""
+        """Return whether a growth is less in the second half of the window than in the first, by a fifth or more."""
         steps, past = self.past()
         half = len(steps) // 2
         early, late = (

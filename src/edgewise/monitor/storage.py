@@ -126,7 +126,7 @@ def read_rows(path: Path, schema: str, count: int) -> Rows:
 
 
 def _other(data: bytes, expected: bytes) -> bool:
-    """Whether a header that is not the expected one is that of another schema, and not a damaged one."""
+    """Return whether a header that is not the expected one is that of another schema, and not a damaged one."""
     different = sum((a ^ b).bit_count() for a, b in zip(data, expected, strict=False))
     return data.startswith(MAGIC) and different > FLIPPED
 

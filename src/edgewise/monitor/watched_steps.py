@@ -287,7 +287,7 @@ class WatchedSteps:
             self.instrument.clear()
 
     def _due_after(self, step: int) -> bool:
-        """Whether the step that follows is sampled."""
+        """Return whether the step that follows is sampled."""
         self.budget.stepped()
         if self.ranks.size > 1:
             return step >= self._next
@@ -379,7 +379,7 @@ class WatchedSteps:
 
     @property
     def _located(self) -> bool:
-        """Whether an alarm has said already where something is not finite."""
+        """Return whether an alarm has said already where something is not finite."""
         return any(alarm.kind is AlarmKind.NOT_A_NUMBER for alarm in self.alarms)
 
     def _raise_facts(self, found: list[Detection], sampled: bool = True) -> None:
