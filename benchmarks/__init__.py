@@ -16,6 +16,7 @@ BENCHMARKS = {
     "gram": "Gram recursion of 32 causal layers at 1,024 tokens, and one real network of that size",
     "scaling": "cost against tokens, depth and grid, with the fitted power",
     "interrupts": "alarms at random moments in read, measure, audit and plan: is anything left altered?",
+    "depth_cost": "structure and measure of 200 blocks against 20",
     "reading_cost": "describing a model by its behaviour against one forward pass of the batch",
     "measure_cost": "measure against one pass of the same model, the sum trick, streaming memory",
     "engine_overhead": "cost of a case beside its own work: serial, loky, Dask; reading the store",

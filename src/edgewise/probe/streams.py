@@ -20,7 +20,7 @@ from edgewise.errors import BadInput
 from edgewise.models.behavior.plain_layout import reshaped
 from edgewise.models.behavior.precision import Precision
 from edgewise.models.behavior.record import Block, Branch, Operation, Stack
-from edgewise.models.behavior.trace import INPUT, Tracer
+from edgewise.models.behavior.trace import INPUT, Tracer, collector_paused
 from edgewise.models.behavior.weight_calls import Edits
 from edgewise.models.inputs import as_call, change, tensors
 from edgewise.probe.attention import Attention
@@ -105,7 +105,7 @@ class Catch:
         with ExitStack() as hooks:
             hooks.callback(register_module_forward_pre_hook(tracer.enter).remove)
             hooks.callback(register_module_forward_hook(tracer.leave, always_call=True).remove)
-            with tracer:
+            with collector_paused(), tracer:
                 return model(*args, **kwargs)
 
     def _results(self, replace_first: Tensor | None) -> dict[Operation, Callable[[Tensor], Tensor]]:

@@ -58,7 +58,7 @@ def stack_of_blocks(
 
 def _end(graph: Graph, module: str) -> int | None:
     """The node that leaves a module, where it ran once."""
-    nodes = [node for node, leaving in graph.outputs.items() for path, _ in leaving if path == module]
+    nodes = graph.leaving.get(module, [])
     return (
         nodes[0]
         if len(nodes) == 1 and len(graph[nodes[0]].shape) > 1 and not graph[nodes[0]].integer

@@ -78,7 +78,7 @@ def _projection_call(
         return None
     graph, update = experiment.graph, experiment.graph.updates.get(weights[0])
     total = weights[0] if update is None else update.total
-    node = next(node.index for node in graph.nodes if node.operation == total)
+    node = graph.by_operation[total]
     module, call = next(iter(graph.outputs.get(node, ())), (None, 0))
     names = [_parameter(experiment, op) for op in (weights[0], *(() if update is None else update.weights))]
     known = tuple(name for name in names if name is not None)
@@ -114,7 +114,7 @@ def _parameter(experiment: Experiment, operation: Operation) -> str | None:
 
 def _scale(graph: Graph, score: Score) -> float | None:
     """What multiplies the scores between the product and the softmax, if that is a number."""
-    ends = [node.index for node in graph.nodes if node.operation in (score.product, score.softmax)]
+    ends = sorted({graph.by_operation[score.product], graph.by_operation[score.softmax]})
     scale = 1.0
     for index in graph.between(ends[0], ends[-1])[:-1]:
         node = graph[index]

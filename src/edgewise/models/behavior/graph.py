@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, NamedTuple
 
 from torch import Tensor, nn
@@ -182,6 +183,20 @@ class Graph:
     stacked: dict[int, tuple[int, tuple[int, ...]]] = field(
         default_factory=dict
     )  # node of a torch.stack to (axis, nodes in it)
+
+    @cached_property
+    def by_operation(self) -> dict[Operation, int]:
+        """The node of every operation; of a finished pass."""
+        return {node.operation: node.index for node in reversed(self.nodes)}
+
+    @cached_property
+    def leaving(self) -> dict[str, list[int]]:
+        """The nodes that every module gives, in order; of a finished pass."""
+        table: dict[str, list[int]] = {}
+        for node, leaving in self.outputs.items():
+            for module, _ in leaving:
+                table.setdefault(module, []).append(node)
+        return table
 
     @property
     def inner(self) -> set[Operation]:

@@ -136,7 +136,7 @@ class Experiment:
         """
         if self._must_return:
             return None
-        order = {node.operation: node.index for node in self.graph.nodes}
+        order = self.graph.by_operation
         asked = set(edits.operations())
         return max(asked, key=order.__getitem__) if asked and asked <= order.keys() else None
 

@@ -214,8 +214,15 @@ def _composed(graph: Graph, softmax: int, values: Node, inside: set[int]) -> boo
     """Whether the values that a softmax weighs come from another softmax, which weighs keys of its own."""
     own = graph.below(softmax, values.index)
     others = [parent for parent in values.parents if parent not in own]
-    above = {index for parent in others for index in graph.above(parent, own)} & inside
-    return any(graph[index].function in SOFTMAX for index in above)
+    todo, visited = [parent for parent in others if parent in inside], set(own)
+    while todo:
+        index = todo.pop()
+        if index not in visited:
+            visited.add(index)
+            if graph[index].function in SOFTMAX:
+                return True
+            todo += [parent for parent in graph[index].parents if parent in inside]
+    return False
 
 
 def _product_above(graph: Graph, index: int, inside: set[int], through_weights: bool = False) -> int | None:

@@ -123,9 +123,7 @@ def _rescaled_last(graph: Graph, site: Site) -> float | None:
     """
     if site.chain.outlet is None:
         return 1.0 if all(site.chain.plain[1:]) else None
-    outlet = next(
-        (node.index for node in graph.nodes if node.operation == site.chain.outlet), site.residual.node
-    )
+    outlet = graph.by_operation.get(site.chain.outlet, site.residual.node)
     index = outlet
     while index != site.residual.node and graph.transparent(graph[index]):
         index = graph[index].parents[0]

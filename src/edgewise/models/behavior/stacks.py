@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any
@@ -274,9 +274,10 @@ def unaccounted(graph: Graph, chain: Chain, listed: Sequence[Chain]) -> list[str
 def repeated_containers(model: nn.Module, graph: Graph) -> list[tuple[str, list[str]]]:
     """(path, children that ran one after the other) of repeated containers."""
     weights = [node for node in graph.nodes if node.weight]
+    around = _around(node.operation.module for node in weights)
     reports = []
     for path, children in _containers(model):
-        ran = [child for child in children if any(_within(w.operation.module, child) for w in weights)]
+        ran = [child for child in children if child in around]
         if len(ran) >= 2 and _in_sequence(graph, weights, ran[0], ran[1]):
             reports.append((path, ran))
     return reports
@@ -295,14 +296,14 @@ def reads_ids(graph: Graph, path: str) -> bool:
 
 def idle_containers(model: nn.Module, graph: Graph) -> list[str]:
     """Repeated containers no weight of which acts in this pass: towers that need another input."""
-    ran = {node.operation.module for node in graph.nodes if node.weight}
-    return [path for path, _ in _containers(model) if not any(_within(name, path) for name in ran)]
+    ran = _around(node.operation.module for node in graph.nodes if node.weight)
+    return [path for path, _ in _containers(model) if path not in ran]
 
 
 def covered_blocks(graph: Graph, chain: Chain, children: Sequence[str]) -> list[str]:
     """Those modules whose weights are in branches of a chain."""
-    modules = {graph[i].operation.module for r in chain.sums for i in r.inside if graph[i].weight}
-    return [child for child in children if any(_within(name, child) for name in modules)]
+    around = _around(graph[i].operation.module for r in chain.sums for i in r.inside if graph[i].weight)
+    return [child for child in children if child in around]
 
 
 def judge_cover(model: nn.Module, graph: Graph, chain: Chain, listed: Sequence[Chain]) -> bool:
@@ -362,13 +363,13 @@ def blocks_that_ran(model: nn.Module, graph: Graph, path: str) -> tuple[list[str
         return [], []
     if not isinstance(module, (nn.ModuleList, nn.Sequential)):
         return [], []
-    ran = {node.operation.module for node in graph.nodes if node.weight}
+    ran = _around(node.operation.module for node in graph.nodes if node.weight)
     children = [
         f"{path}.{name}" if path else name
         for name, child in module.named_children()
         if any(p.dim() >= 2 for p in child.parameters())
     ]
-    return children, [child for child in children if any(_within(name, child) for name in ran)]
+    return children, [child for child in children if child in ran]
 
 
 def _containers(model: nn.Module) -> list[tuple[str, list[str]]]:
@@ -389,6 +390,16 @@ def _in_sequence(graph: Graph, weights: Sequence[Node], one: str, other: str) ->
     starts = [w.index for w in weights if _within(w.operation.module, one)]
     ends = [w.index for w in weights if _within(w.operation.module, other)]
     return bool(graph.between(starts[0], ends[-1]))
+
+
+def _around(modules: Iterable[str]) -> set[str]:
+    """These modules and all around them, by path."""
+    around = {""}
+    for module in set(modules):
+        while module not in around:
+            around.add(module)
+            module = module.rpartition(".")[0]
+    return around
 
 
 def _within(path: str, outer: str) -> bool:
@@ -415,11 +426,13 @@ def block_module(graph: Graph, chain: Chain, place: int) -> tuple[str, int] | No
     by_node = {residual.node: residual for residual in chain.sums}
     target = chain.sums[place].node
     path = weight_path(graph, chain.sums[place])[0]
-    options = []
-    for node, leaving in graph.outputs.items():
-        for module, _ in leaving:
-            if node >= target and _within(path, module) and module and not _within(chain.name, module):
-                options.append((node, module))
+    options = [
+        (node, module)
+        for module in _around([path])
+        if module and not _within(chain.name, module)
+        for node in graph.leaving.get(module, ())
+        if node >= target
+    ]
     for node, module in sorted(options, key=lambda option: (option[0], len(option[1]))):
         if link(graph, graph[node], by_node)[0] == target:
             return module, node
