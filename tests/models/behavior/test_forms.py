@@ -279,3 +279,115 @@ def test_heads_that_alternate_are_stated_by_block_and_not_described() -> None:
     assert [block[0].heads for block in read.blocks] == [3, 6, 3, 6]
     with pytest.raises(edgewise.BadInput, match="3, 6 heads"):
         edgewise.describe(model, ids())
+
+
+class Conditioned(nn.Module):
+    """Scales, shifts and gates of every branch are made from a second input."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.attend, self.think, self.modulation = Attention(), MLP(), nn.Linear(WIDTH, 2 * WIDTH)
+
+    def forward(self, x: Tensor, condition: Tensor) -> Tensor:
+        one, two = self.modulation(condition)[:, None].chunk(2, -1)
+        x = x + one * self.attend(x)
+        return x + two * self.think(x)
+
+
+class Diffusion(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.time, self.blocks = nn.Linear(1, WIDTH), nn.ModuleList(Conditioned() for _ in range(3))
+
+    def forward(self, x: Tensor, time: Tensor) -> Tensor:
+        for block in self.blocks:
+            x = block(x, self.time(time[:, None]))
+        return x
+
+
+def test_a_gate_by_another_input_is_stated_with_its_size() -> None:
+    torch.manual_seed(0)
+    model, batch = Diffusion(), (torch.randn(2, TOKENS, WIDTH), torch.full((2,), 0.5))
+    first = model.blocks[0]
+    size = float(first.modulation(model.time(batch[1][:, None]))[0, :WIDTH].pow(2).mean().sqrt())
+    attention = edgewise.structure(model, batch).blocks[0][0]
+    assert attention.multiplier == 1.0 and attention.layer_scale == pytest.approx(size, rel=1e-4)
+    assert "a gate that another input makes multiplies it" in attention.remarks
+    assert any("gate" in line for line in edgewise.describe(model, batch).unmodelled)
+
+
+class OverTokens(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm1d(WIDTH)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.norm(x.transpose(1, 2)).transpose(1, 2)
+
+
+def test_a_batch_norm_is_a_norm_as_in_training() -> None:
+    torch.manual_seed(0)
+    model = Text(nn.Sequential(Block(), Block()))
+    for block in model.body:  # type: ignore[union-attr,operator]
+        block.attend.norm, block.think.norm = OverTokens(), OverTokens()
+    read = edgewise.structure(model, ids())
+    assert {(b.norm, b.norm_kind) for block in read.blocks for b in block} == {("pre", "batch")}
+    with pytest.raises(edgewise.BadInput, match="norms of body are batch"):
+        edgewise.describe(model, ids())
+
+
+class Dropping(Block):
+    """A dropout that evaluation mode does not turn off."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x + F.dropout(self.attend(x), 0.5, training=True)
+        return x + F.dropout(self.think(x), 0.5, training=True)
+
+
+def test_a_random_forward_is_recognized_by_asking_twice() -> None:
+    torch.manual_seed(0)
+    model = Text(nn.Sequential(Dropping(), Dropping()))
+    with pytest.raises(edgewise.BadInput, match="its forward pass is random also in evaluation mode"):
+        edgewise.describe(model, ids())
+    absent = dict(edgewise.structure(model, ids()).blocks[0][0].absent)
+    assert "random" in absent["kind"]
+
+
+class Reversible(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(Block() for _ in range(3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        one = two = x
+        for block in self.blocks:
+            one = one + block.attend(two)
+            two = two + block.think(one)
+        return (one + two) / 2
+
+
+def test_two_streams_that_feed_each_other_are_said() -> None:
+    torch.manual_seed(0)
+    with pytest.raises(edgewise.BadInput, match=r"two streams that feed each other \(reversible blocks\)"):
+        edgewise.describe(Text(Reversible()), ids())
+
+
+class Turns(MLP):
+    """The halves of a gated MLP take turns along the features."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(WIDTH, 80)
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = self.first(self.norm(x))
+        return self.last(F.silu(hidden[..., ::2]) * hidden[..., 1::2])
+
+
+def test_a_gated_mlp_whose_halves_take_turns() -> None:
+    torch.manual_seed(0)
+    model = Text(nn.Sequential(Block(), Block()))
+    for block in model.body:  # type: ignore[union-attr,operator]
+        block.think = Turns()
+    mlp = edgewise.structure(model, ids()).blocks[0][1]
+    assert (mlp.gated, mlp.activation) == (True, "silu")

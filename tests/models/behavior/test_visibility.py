@@ -52,6 +52,6 @@ def test_forgetting_is_not_a_mask() -> None:
 def test_disagreement_names_the_pair() -> None:
     seen, moved = rows(I >= J), columns(I >= -J)
     text = disagreement(seen, moved, {})
-    assert text is not None and "does not depend on token" in text and "does move it" in text
+    assert text is not None and "could not be decided" in text
     everywhere = {query: set(range(LENGTH)) for query, _ in seen}
     assert disagreement(seen, moved, everywhere) is None

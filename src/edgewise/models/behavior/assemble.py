@@ -124,6 +124,8 @@ def _steps(chain: Chain) -> list[int]:
 def _branch(experiment: Experiment, site: Site, step: int) -> Branch:
     graph, traits, part = experiment.graph, site.traits, site.part
     scale, vector = branch_scale(graph, site)
+    if traits.gate_size is not None:
+        vector = traits.gate_size * (1.0 if vector is None else vector)
     pattern = traits.sight if site.chain.proven else None
     kind = _kind(site) if site.chain.proven else None
     after = site.place + 1
@@ -174,6 +176,7 @@ def _branch(experiment: Experiment, site: Site, step: int) -> Branch:
         window_uneven=bool(pattern and pattern.uneven),
         weights_seen=traits.whole is not None,
         matrices=matrices_of(experiment, site, kind),
+        conditioned=traits.gate_size is not None,
         calls=attention_calls(experiment, site) if attends else (),
     )
 

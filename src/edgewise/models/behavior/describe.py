@@ -184,6 +184,10 @@ class _Description:
             self.unmodelled.append(
                 "attention has a gate or another function of its input inside, which is left out"
             )
+        if any(branch.conditioned for branch in self.stack.branches):
+            self.unmodelled.append(
+                "a gate that another input makes multiplies branches; it stands at its size here"
+            )
         if self._ruled_by_epsilon():
             self.unmodelled.append(
                 "the stream starts so small that the epsilon of the norms after branches counts; the theory has none"

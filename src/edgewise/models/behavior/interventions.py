@@ -161,9 +161,25 @@ class Experiment:
             see_branch(site, branch)
 
         observers = self.observers(see_layout, lambda site, skip: see_skip(site, skip, raw.get(site.point)))
-        self.run(VALUE_ENTRIES, Edits(results=results, sums=observers))
+        self.run(VALUE_ENTRIES, Edits(results=results, sums=observers, calls=self._gates()))
         for operation in sorted(raw):
             self._add_stream(operation, raw[operation])
+
+    def _gates(self) -> dict[Operation, Callable[..., None]]:
+        """Looks that keep the size of every gate on a branch that is made without the stream."""
+
+        def look(sites: list[Site], side: int) -> Callable[..., None]:
+            def keep(args: Any, _: Any) -> None:
+                for site in sites:
+                    site.traits.gate_size = float(args[side].detach().double().pow(2).mean().sqrt())
+
+            return keep
+
+        by_gate: dict[tuple[Operation, int], list[Site]] = {}
+        for site in self.sites:
+            if site.part.gate is not None:
+                by_gate.setdefault(site.part.gate, []).append(site)
+        return {product: look(sites, side) for (product, side), sites in by_gate.items()}
 
     def _add_stream(self, operation: Operation, value: Tensor) -> None:
         shape, stack = self._shapes[operation]

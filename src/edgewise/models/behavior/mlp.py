@@ -132,15 +132,16 @@ def _formulas(hidden: list[Tensor], value: Tensor, gates: set[int]) -> Iterator[
     width, value = value.shape[-1], sample(value)
     plain = [sample(h) for h in hidden]
     halves = [half for h in hidden for half in in_halves(h)]
+    turns = [sample(h[..., i::2]) for h in hidden if h.shape[-1] == 2 * width for i in (0, 1)]
     parts = [part for h in hidden for part in _parts_of(h, width)]
     for name, function in activations().items():
         if any(equal(function(h), value, h) for h in (*plain, *parts)):
             yield name, False
-        for pool in (plain, halves, parts):
+        for pool in (plain, halves, parts, turns):
             pairs = [(i, pool[i], pool[j]) for i, j in permutations(range(len(pool)), 2)]
             pairs = [(i, one, other) for i, one, other in pairs if one.shape == other.shape]
             fits = [i for i, one, other in pairs if equal(function(one) * other, value, one * other)]
-            if pool is not parts:
+            if pool is plain or pool is halves:
                 gates.update(fits)
             if fits:
                 yield name, True

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from edgewise.models.behavior.compare import growth, relative, sample, wide
+from edgewise.models.behavior.graph import Graph
 from edgewise.models.behavior.interventions import Experiment, Site, unit
 from edgewise.models.behavior.places import EXCHANGED
 from edgewise.models.behavior.record import Operation
@@ -18,6 +19,7 @@ from edgewise.models.behavior.sight import real_tokens
 LOUD, LOUDER, SHIFT = 100.0, 1e4, 3.0
 NORMED = 0.3  # growth exponent: 0 behind a norm, 1 where there is none
 ALONG = 0.98  # cosine; a saturated tanh turns a random token to 0.8, the eps of a norm does not turn it
+BATCH = "batch"
 SAME = 1e-3  # a norm gives the same numbers for a scaled stream; LayerNorm also for a shifted one
 
 
@@ -32,8 +34,12 @@ def read_norms(experiment: Experiment, *others: dict[str, Any]) -> None:
     experiment.forced(2, lambda s: LOUD * swapped(s), None, **loud.edits(lambda v: LOUD * _noise(v)))
     experiment.forced(2, lambda s: swapped(s) + SHIFT, None, **shifted.edits(lambda v: _noise(v) + SHIFT))
     for site in experiment.sites:
-        _conclude(site, plain, loud, shifted)
+        _conclude(experiment.graph, site, plain, loud, shifted)
     _read_outputs(experiment)
+    for site in experiment.sites:
+        last = [experiment.graph.by_operation[op] for op in site.part.last]
+        if last and all(_batch_normed(experiment.graph, index, [site.part.tip]) for index in last):
+            site.traits.output_growth, site.traits.norm_kind = 0.0, BATCH
 
 
 class _Inputs:
@@ -121,8 +127,11 @@ def _keep_base(experiment: Experiment) -> Callable[[Site, Tensor], None]:
     return see
 
 
-def _conclude(site: Site, plain: _Inputs, loud: _Inputs, shifted: _Inputs) -> None:
-    """Behind a norm at the input, numbers stay; the least normed of the first weights decides."""
+def _conclude(graph: Graph, site: Site, plain: _Inputs, loud: _Inputs, shifted: _Inputs) -> None:
+    """Behind a norm at the input, numbers stay; the least normed of the first weights decides.
+
+    A batch norm in evaluation mode is a fixed map; in training it is a norm, and counts as one.
+    """
     traits = site.traits
     growths = []
     for operation in site.part.first:
@@ -132,7 +141,9 @@ def _conclude(site: Site, plain: _Inputs, loud: _Inputs, shifted: _Inputs) -> No
                 growths.append((value, operation))
     if growths:
         traits.input_growth, operation = max(growths)
-        if traits.input_growth < NORMED and operation in shifted.weights:
+        if _batch_normed(graph, site.residual.source, [graph.by_operation[op] for op in site.part.first]):
+            traits.input_growth, traits.norm_kind = 0.0, BATCH
+        if traits.input_growth < NORMED and traits.norm_kind is None and operation in shifted.weights:
             traits.norm_kind = kind_of(*(p.weights[operation] for p in (plain, loud, shifted)))
     after = (site.stack, site.place + 1)  # the point after this sum
     last = site.place + 1 == len(site.chain.sums)
@@ -144,6 +155,16 @@ def _conclude(site: Site, plain: _Inputs, loud: _Inputs, shifted: _Inputs) -> No
             traits.norm_kind = kind_of(*(p.points[after] for p in (plain, loud, shifted)))
     elif site.chain.outlet == site.total if last else site.chain.plain[site.place + 1]:
         traits.outside_growth = 1.0
+    outlet = graph.by_operation.get(site.chain.outlet) if last and site.chain.outlet is not None else None
+    end = outlet if last else site.chain.sums[site.place + 1].point
+    if end is not None and _batch_normed(graph, site.residual.node, [end]):
+        traits.outside_growth, traits.norm_kind = 0.0, BATCH
+
+
+def _batch_normed(graph: Graph, start: int, ends: list[int]) -> bool:
+    """Whether a batch norm acts between a node and all of these."""
+    ways = [graph.between(start, end) for end in ends]
+    return bool(ways) and all(any(graph[index].function == "batch_norm" for index in way) for way in ways)
 
 
 def kind_of(plain: Tensor, loud: Tensor, shifted: Tensor) -> str | None:

@@ -24,6 +24,7 @@ from edgewise.models.behavior.block_attention import with_attention
 from edgewise.models.behavior.block_ends import stack_of_blocks
 from edgewise.models.behavior.branch_matrices import read_fused_rows
 from edgewise.models.behavior.branches import look_at_tokens, look_inside
+from edgewise.models.behavior.compare import wide
 from edgewise.models.behavior.gains import joined_gains, read_gains
 from edgewise.models.behavior.graph import DOT_PRODUCT, MULTIHEAD, SOFTMAX, Graph
 from edgewise.models.behavior.interventions import TRACE_ENTRIES, EditedPassError, Experiment
@@ -48,10 +49,14 @@ from edgewise.models.behavior.start import absolute_positions, read_long_windows
 from edgewise.models.behavior.trace import run
 from edgewise.models.behavior.weight_calls import Edits
 from edgewise.models.behavior.weights import TRAINED, copies, spectral_edge
-from edgewise.models.inputs import default_batches
+from edgewise.models.inputs import change, default_batches, tensors
 from edgewise.models.state import preserved
 
 Result = TypeVar("Result")
+RANDOM = (
+    "its forward pass is random also in evaluation mode: two passes on the same input differ (a dropout that is always "
+    "on, or noise)"
+)
 
 
 def read(model: nn.Module, batch: Any = None, stack: str | None = None, *, rows: bool = False) -> Reading:
@@ -170,6 +175,9 @@ class _Reader:
                 experiment, f"the model runs, but not with its stream edited: {error}"
             )
             listed = self._stacks(experiment)
+        if self._is_random(experiment.feed):
+            listed = [_of_random(stack) for stack in listed]
+            self.notes.append(RANDOM)
         edge = spectral_edge(self.model)
         return Reading(
             model=type(self.model).__name__,
@@ -180,6 +188,25 @@ class _Reader:
             spectral_edge=edge,
             notes=(*self.notes, *([] if _attends(listed) else _without_attention(experiment.graph))),
             not_read=tuple(self._uncovered(experiment)),
+        )
+
+    def _is_random(self, feed: Feed) -> bool:
+        """Whether two passes on the same input that begin with other random streams differ."""
+        outputs = []
+        for seed in (1, 2):
+            torch.manual_seed(seed)
+            self.passes += 1
+            try:
+                with torch.no_grad():
+                    args, kwargs = change(*feed.entries(1), lambda _, value: value.detach().clone())
+                    outputs.append([t for t in tensors(self.model(*args, **kwargs)) if t.is_floating_point()])
+            except Exception:  # noqa: BLE001 - one entry may be too few for it
+                check()
+                return False
+        pairs = list(zip(*outputs, strict=False))
+        return any(
+            one.shape != other.shape or not bool(torch.isclose(wide(one), wide(other), equal_nan=True).all())
+            for one, other in pairs
         )
 
     def names(self) -> tuple[str, ...]:
@@ -364,6 +391,7 @@ class _Reader:
             if site.traits.silent:  # its strength stays what it is
                 filled.traits.share, filled.traits.skip = site.traits.share, site.traits.skip
                 filled.traits.silent = True
+                filled.traits.gate_size = site.traits.gate_size
                 filled.traits.gains = joined_gains(site.traits.gains, filled.traits.gains)
                 site.traits = filled.traits
 
@@ -404,6 +432,22 @@ class _Reader:
         more = f", nor on {len(failures) - 1} others" if len(failures) > 1 else ""
         tried = f"the batch ({text})" if self.batch is not None else f"a made-up batch ({text}){more}"
         return did_not_run(self.model, tried, error)
+
+
+def _of_random(stack: Stack) -> Stack:
+    """A stack whose tests saw a new draw in every pass: the reason for what is open, and no word on positions."""
+    branches = {
+        id(branch): replace(branch, not_read=(RANDOM,) if branch.not_read else ())
+        for branch in stack.branches
+    }
+    blocks = tuple(
+        replace(block, branches=tuple(branches[id(branch)] for branch in block.branches))
+        for block in stack.blocks
+    )
+    unread = tuple(reason for reason in stack.not_read if not reason.startswith("block "))
+    spoiled = len(unread) < len(stack.not_read) or any(branch.kind is None for branch in stack.branches)
+    reasons = (RANDOM,) if spoiled else unread
+    return replace(stack, blocks=blocks, absolute=None, not_read=reasons, notes=(*stack.notes, RANDOM))
 
 
 def _unjoined(number: int) -> str:

@@ -158,6 +158,7 @@ class Branch:
     not_read: tuple[str, ...] = ()
     window_uneven: bool = False  # one key fewer to one side
     matrices: tuple[BranchMatrix, ...] = ()  # by role, if all of them are parameters whose role is certain
+    conditioned: bool = False  # a gate made from another input multiplies it; `layer_scale` is its size here
     weights_seen: bool = False  # `rows_sum_to_one` rests on the weights themselves, not on equal tokens alone
     calls: tuple[
         AttentionCall, ...

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from edgewise.models.behavior.graph import CHOICE, FUSED, MULTIHEAD, SOFTMAX, Graph, Node
+from edgewise.models.behavior.graph import CHOICE, FUSED, MULTIHEAD, MULTIPLY, SOFTMAX, Graph, Node
 from edgewise.models.behavior.record import Operation
 from edgewise.models.behavior.updates import find_updates
 
@@ -46,6 +46,9 @@ class Part:
     crosses: bool = False  # queries meet keys that are not made from the same point of the stream
     softmax: bool = False
     routed: bool = False
+    gate: tuple[Operation, int] | None = (
+        None  # the product with a gate that is made without the stream, and its side
+    )
     composed: bool = False  # weights of one softmax multiply what another gives: attention through landmarks
 
     @property
@@ -84,6 +87,7 @@ def residual_sums(graph: Graph) -> list[ResidualSum]:
         for part in residual.parts:
             _sort_weights(graph, part)
             _sort_scores(graph, part, residual.source)
+            part.gate = _gate(graph, part)
             part.softmax = any(graph[index].function in SOFTMAX for index in part.inside)
     return list(sums.values())
 
@@ -140,6 +144,18 @@ def _fused(graph: Graph, halves: list[list[int]], weights: list[set[int]]) -> bo
     attends = [any(graph[index].function in SOFTMAX for index in half) for half in halves]
     shared = weights[0] & weights[1]
     return attends[0] != attends[1] and all(own - shared for own in weights) and len(shared) == 1
+
+
+def _gate(graph: Graph, part: Part) -> tuple[Operation, int] | None:
+    """The product that a branch ends with and the side of its gate, if that does not come from the stream."""
+    node, inside = graph[part.tip], set(part.inside)
+    while graph.transparent(node) and node.index in inside:
+        node = graph[node.parents[0]]
+    if node.function not in MULTIPLY or len(node.parents) != 2 or node.index not in inside:
+        return None
+    others = [side for side, parent in enumerate(node.parents) if parent not in inside]
+    known = len(others) == 1 and not graph[node.parents[others[0]]].integer
+    return (node.operation, others[0]) if known else None
 
 
 def _sort_weights(graph: Graph, part: Part) -> None:

@@ -20,6 +20,9 @@ ONE_BLOCK = 3  # sums: attention, attention to another stack, MLP
 ACTS = "weights act on its blocks outside the residual branches"
 CHOOSES = "the input chooses which tokens its blocks attend to"
 INNER = "its branches have residual streams of their own inside"
+TWO_STREAMS = (
+    "its blocks keep two streams that feed each other (reversible blocks), which are not read one by one"
+)
 LINK = 40  # operations between a sum and the next point: a norm written out has about ten
 
 
@@ -62,11 +65,21 @@ def chains(graph: Graph, sums: Sequence[ResidualSum]) -> list[Chain]:
         open_chains[residual.node] = chain
     outer = _without_nested([chain for chain in listed if len(chain.sums) >= SHORTEST])
     for chain in outer:
+        if any(_feed_each_other(chain, other) for other in outer if other is not chain):
+            chain.reasons.append(TWO_STREAMS)
         _trim(graph, chain)
         _name(graph, chain)
         chain.language = _is_language(graph, chain)
         chain.outlet = _outlet(graph, chain)
     return outer
+
+
+def _feed_each_other(chain: Chain, other: Chain) -> bool:
+    """Whether branches of either chain read sums of the other, which go on as a stream of their own."""
+    pairs = ((chain, other), (other, chain))
+    return all(
+        any(set(residual.inside) & {r.node for r in two.sums} for residual in one.sums) for one, two in pairs
+    )
 
 
 def link(graph: Graph, point: Node, sums: dict[int, ResidualSum]) -> tuple[int | None, bool]:

@@ -12,7 +12,7 @@ from typing import Any
 
 from edgewise.models.behavior.block_ends import NOTE
 from edgewise.models.behavior.record import BEYOND, POSITIONS, Block, Branch, Reading, Stack
-from edgewise.models.behavior.stacks import ACTS, CHOOSES, INNER
+from edgewise.models.behavior.stacks import ACTS, CHOOSES, INNER, TWO_STREAMS
 from edgewise.models.behavior.visibility import CHOSEN, PREFIX
 
 NORMS = POSITIONS | {
@@ -23,7 +23,7 @@ NORMS = POSITIONS | {
 KINDS = {"attention": "attention", "cross-attention": "cross-attention", "mlp": "MLP", "mixer": "mixer"}
 IN_ATTENTION = {"rotary": "rotary", "alibi": "linear bias", "bias": "bias"}
 PARTIAL = ("it covers ", "it is one of the ")  # its blocks are not all there
-MORE = (*PARTIAL, ACTS, CHOOSES, INNER)  # its branches are not all that its blocks do
+MORE = (*PARTIAL, ACTS, CHOOSES, INNER, TWO_STREAMS)  # its branches are not all that its blocks do
 FACTS = {  # what is asked of a branch, by its kind
     "attention": ("heads", "sees", "positions", "qk_norm"),
     "cross-attention": ("heads",),
@@ -294,6 +294,8 @@ def _remarks(branch: Branch) -> Iterator[str]:
             yield f"{branch.kv_heads} heads of keys"
     if branch.experts:
         yield "experts behind a router"
+    if branch.conditioned:
+        yield "a gate that another input makes multiplies it"
     if branch.output_gate:
         yield "its output is gated by the input"
     if branch.memory and branch.kind != "cross-attention":
@@ -362,7 +364,10 @@ def _branch_text(branch: BranchStructure) -> str:
     for name, value in (
         ("stream", branch.skip),
         ("branch", branch.multiplier),
-        ("layer scale", branch.layer_scale),
+        (
+            "gate or layer scale" if any("gate" in r for r in branch.remarks) else "layer scale",
+            branch.layer_scale,
+        ),
     ):
         facts += [f"{name} x {value:.4g}"] if value is not None and value != 1 else []
     reasons: dict[str, list[str]] = {}

@@ -21,6 +21,7 @@ class Traits:
     skip: float | None = None
     share: float | None = None
     silent: bool = False
+    gate_size: float | None = None  # root mean square of a gate that is made without the stream
     length: int = 0  # tokens of its stream
     rows: Rows | None = None
     faint: dict[int, set[int]] = field(default_factory=dict)  # by query, positions with a small gradient
