@@ -157,7 +157,7 @@ def _name(graph: Graph, chain: Chain) -> None:
             chain.modules = [f"{chain.name}.{index}" for index in sorted(set(numbers))]
             chain.indices = _by_call(numbers, places)
             _split_stages(graph, chain)
-            chain.shared = _repeats(chain.indices, places)
+            chain.shared = _repeats(graph, chain, places)
             return
     calls = [call for _, call in places]
     shared = common_path(paths).split(".")
@@ -166,7 +166,7 @@ def _name(graph: Graph, chain: Chain) -> None:
     chain.indices = repetition([_signature(graph, residual) for residual in chain.sums])
     if len(chain.blocks) == 1 and len(set(calls)) > 1:
         chain.indices = calls
-    chain.shared = _repeats(chain.indices, places)
+    chain.shared = _repeats(graph, chain, places)
     blocks = [common_path([paths[place] for place in block]) for block in chain.blocks]
     chain.modules = list(dict.fromkeys(blocks)) if "" not in blocks and chain.name not in blocks else []
     if chain.shared and len(set(blocks)) == 1:
@@ -204,10 +204,16 @@ def _by_call(numbers: Sequence[int], places: Sequence[tuple[str, int]]) -> list[
     return indices
 
 
-def _repeats(indices: Sequence[int], places: Sequence[tuple[str, int]]) -> bool:
-    """Whether one module holds the last matrix of a branch in several blocks."""
-    pairs = {(path, index) for (path, _), index in zip(places, indices, strict=True)}
-    return len({path for path, _ in pairs}) < len(pairs)
+def _repeats(graph: Graph, chain: Chain, places: Sequence[tuple[str, int]]) -> bool:
+    """Whether the last matrix of a branch acts in several blocks: its module is called again, or its numbers are."""
+    used: dict[Any, int] = {}
+    for residual, (path, call), block in zip(chain.sums, places, chain.indices, strict=True):
+        last = [graph[index].operation for index in residual.inside if graph[index].weight][-1]
+        keys = [("numbers", graph.constants.get(last)), *([("module", path)] if call else [])]
+        if any(used.setdefault(key, block) != block for key in keys if key[1]):
+            return True
+        used.setdefault(("module", path), block)
+    return False
 
 
 def _signature(graph: Graph, residual: ResidualSum) -> tuple[Any, ...]:

@@ -18,7 +18,7 @@ from edgewise.errors import BadInput
 from edgewise.models.small.sizes import DEPTH, WINDOW, WINDOWS, Scale, Tower, configs, towers
 from edgewise.models.small.small_config import small_config
 
-DEEPEST, MOST_PARAMETERS = 24, 2e8
+DEEPEST, MOST_PARAMETERS = 64, 2e8
 PERIOD = re.compile(r"(pattern|period|interval|every_n_layers|layer_freq|sparse_step)$")
 AUTO = (
     "AutoModel",
