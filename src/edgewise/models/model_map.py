@@ -421,7 +421,7 @@ def _read(name: str, value: Any) -> Field:
 def _with_these_weights(model: nn.Module, batch: Any, reading: Reading) -> Reading | None:
     """The numbers of the default stack, read again; None if it does not show them alone."""
     from edgewise.models.behavior.read import reread
-    from edgewise.models.behavior.weights import TRAINED, copies, spectral_edge
+    from edgewise.models.behavior.spectra import TRAINED, copies, spectral_edge
 
     stack = reading.default
     if stack is None or len(reading.stacks) > 1:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from edgewise.errors import BadInput
-from edgewise.models.behavior.outside import outside
+from edgewise.models.behavior.describe import outside
 from edgewise.models.behavior.record import Reading
 from edgewise.models.behavior.structure import Structure, structure_of
 from edgewise.models.model import describe_read_module

@@ -17,12 +17,13 @@ from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
 from edgewise.errors import BadInput
-from edgewise.models.behavior.plain_layout import reshaped
+from edgewise.models.behavior.layout import reshaped
 from edgewise.models.behavior.precision import Precision
 from edgewise.models.behavior.record import Block, Branch, Operation, Stack
-from edgewise.models.behavior.trace import INPUT, Tracer, collector_paused
+from edgewise.models.behavior.trace import INPUT, Tracer
 from edgewise.models.behavior.weight_calls import Edits
 from edgewise.models.inputs import as_call, change, tensors
+from edgewise.models.state import collector_paused
 from edgewise.probe.attention import Attention
 from edgewise.probe.places import Place
 

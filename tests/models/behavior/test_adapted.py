@@ -12,7 +12,7 @@ from torch import Tensor, nn
 import edgewise
 from edgewise.models.behavior.read import read
 from edgewise.models.behavior.record import Stack
-from edgewise.models.behavior.trace import _draw
+from edgewise.models.behavior.weight_calls import draw_for_zeros
 from edgewise.models.quantized import is_quantized
 
 transformers = pytest.importorskip("transformers")
@@ -144,11 +144,16 @@ def test_matrices_in_integers_are_read_and_measured(model: nn.Module) -> None:
 
 def test_zeros_are_replaced_by_a_matrix_of_gain_one() -> None:
     """|W x|^2 = |x|^2 on average: entries of variance 1/fan_in, whatever the fan out; vectors of size 0.1."""
-    tall, wide, vector = (_draw(torch.zeros(shape), 1) for shape in ((400, 50), (50, 400), (10_000,)))
+    tall, wide, vector = (
+        draw_for_zeros(torch.zeros(shape), 1) for shape in ((400, 50), (50, 400), (10_000,))
+    )
     assert float(tall.var() * 50) == pytest.approx(1, rel=0.05)
     assert float(wide.var() * 400) == pytest.approx(1, rel=0.05)
     assert float(vector.std()) == pytest.approx(0.1, rel=0.05)
-    assert _draw(torch.ones(2, 2), 0) is None and _draw(torch.zeros(2, dtype=torch.long), 0) is None
+    assert (
+        draw_for_zeros(torch.ones(2, 2), 0) is None
+        and draw_for_zeros(torch.zeros(2, dtype=torch.long), 0) is None
+    )
 
 
 def test_a_table_of_indices_is_no_integer_matrix() -> None:

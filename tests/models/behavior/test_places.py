@@ -10,9 +10,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import edgewise
-from edgewise.models.behavior.places import first_pair, first_token
 from edgewise.models.behavior.read import read
 from edgewise.models.behavior.record import Stack
+from edgewise.models.behavior.score_operands import first_pair, first_token
 from tests.models.behavior.test_odd_attention import Block
 
 from .strangers import rotate

@@ -10,13 +10,12 @@ import torch
 from torch import Tensor
 
 from edgewise.models.behavior.compare import relative, size, spread, wide
+from edgewise.models.behavior.dependence import real_tokens
+from edgewise.models.behavior.experiment import Experiment, Site, Stream
 from edgewise.models.behavior.graph import FLEX, FUSED, MULTIHEAD
-from edgewise.models.behavior.interventions import Experiment, Site, Stream
 from edgewise.models.behavior.norms import exchanged
-from edgewise.models.behavior.operands import operands, tokens_of
-from edgewise.models.behavior.places import HIDDEN, between_tokens
 from edgewise.models.behavior.record import Operation
-from edgewise.models.behavior.sight import real_tokens
+from edgewise.models.behavior.score_operands import HIDDEN, between_tokens, operands, tokens_of
 
 FLIP = -3.0
 SPREAD = 1e-4  # of the output over positions when all tokens are equal: seen 1e-7 with softmax, 3e-2 without

@@ -12,12 +12,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from edgewise.models.behavior.experiment import EditedPassError, Experiment, Site
 from edgewise.models.behavior.graph import ADD, FUSED, MULTIHEAD, SAME_NUMBERS, Constant, Graph
-from edgewise.models.behavior.interventions import EditedPassError, Experiment, Site
 from edgewise.models.behavior.mlp import feeders
-from edgewise.models.behavior.operands import operands
 from edgewise.models.behavior.record import AttentionCall, BranchMatrix, Operation, ProjectionCall
-from edgewise.models.behavior.residual_sums import Score
+from edgewise.models.behavior.residuals import Score
+from edgewise.models.behavior.score_operands import operands
 from edgewise.models.behavior.weight_calls import Edits
 
 Rows = tuple[int, int, int, int]  # groups, rows of a group, first and last + 1 of these in every group

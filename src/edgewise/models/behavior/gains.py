@@ -17,14 +17,13 @@ import torch
 from torch import Tensor
 
 from edgewise.models.behavior.attention import mixing_sites
+from edgewise.models.behavior.experiment import Experiment, Site, Stream
 from edgewise.models.behavior.graph import FLEX, FUSED, MULTIHEAD
-from edgewise.models.behavior.interventions import Experiment, Site, Stream
 from edgewise.models.behavior.mlp import activations, equal, feeders, in_halves, sample
 from edgewise.models.behavior.norms import is_normed
-from edgewise.models.behavior.operands import operands
-from edgewise.models.behavior.places import between_tokens
 from edgewise.models.behavior.record import Gains, Operation
-from edgewise.models.behavior.residual_sums import Score
+from edgewise.models.behavior.residuals import Score
+from edgewise.models.behavior.score_operands import between_tokens, operands
 
 NOISE, EQUAL = 11, 13  # seeds
 DRAWS = 8  # different tokens whose copies fill an input

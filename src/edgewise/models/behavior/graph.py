@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor, nn
 
 from edgewise.models.behavior.record import Operation
@@ -272,3 +273,21 @@ def parameters_by_storage(model: nn.Module) -> dict[int, dict[str, Tensor]]:
         if constant is not None:
             table.setdefault(constant.storage, {})[name] = parameter
     return table
+
+
+def address(value: Tensor) -> int:
+    """Where the numbers of a tensor begin in memory; of a sharded one, this process's part."""
+    local = value.to_local() if hasattr(value, "to_local") else value
+    inside = torch._C._functorch.is_functorch_wrapped_tensor(
+        local
+    )  # a stand-in under `vmap`, without numbers
+    if type(local) not in (Tensor, nn.Parameter) or inside:
+        return id(value)
+    try:
+        return local.data_ptr()
+    except RuntimeError:  # a stand-in of `torch.compile`, which has no numbers either
+        return id(value)
+
+
+def carries_signal(value: Tensor) -> bool:
+    return value.is_floating_point() or value.is_complex()

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from edgewise.activations import torch_activations
 from edgewise.models.behavior.compare import sample, wide
-from edgewise.models.behavior.interventions import Experiment, Site, unit
+from edgewise.models.behavior.experiment import Experiment, Site, unit
 from edgewise.models.behavior.record import Operation, Powers
 
 LARGE = 4.0  # root mean square of hidden numbers: as they are, and large enough to tell similar curves apart

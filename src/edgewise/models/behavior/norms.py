@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 
 from edgewise.models.behavior.compare import growth, relative, sample, wide
+from edgewise.models.behavior.dependence import real_tokens
+from edgewise.models.behavior.experiment import Experiment, Site, unit
 from edgewise.models.behavior.graph import Graph
-from edgewise.models.behavior.interventions import Experiment, Site, unit
-from edgewise.models.behavior.places import EXCHANGED
 from edgewise.models.behavior.record import Operation
-from edgewise.models.behavior.sight import real_tokens
+from edgewise.models.behavior.score_operands import EXCHANGED
 
 LOUD, LOUDER, SHIFT = 100.0, 1e4, 3.0
 NORMED = 0.3  # growth exponent: 0 behind a norm, 1 where there is none

@@ -11,13 +11,20 @@ from torch import Tensor
 
 from edgewise.models.behavior.attention import logits, mixing_sites
 from edgewise.models.behavior.compare import exponent, size
+from edgewise.models.behavior.dependence import real_tokens
+from edgewise.models.behavior.experiment import Experiment, Site
 from edgewise.models.behavior.graph import FUSED, MULTIHEAD
-from edgewise.models.behavior.interventions import Experiment, Site
-from edgewise.models.behavior.operands import axes_of, equation_of, letters_of, operands, tokens_of
-from edgewise.models.behavior.places import first_pair, first_token
 from edgewise.models.behavior.record import Operation
-from edgewise.models.behavior.residual_sums import Score
-from edgewise.models.behavior.sight import real_tokens
+from edgewise.models.behavior.residuals import Score
+from edgewise.models.behavior.score_operands import (
+    axes_of,
+    equation_of,
+    first_pair,
+    first_token,
+    letters_of,
+    operands,
+    tokens_of,
+)
 
 ENTRIES = 2  # in the pass that shows queries and keys
 SAMPLED = 4096  # numbers of a head that are compared with those of others

@@ -12,7 +12,7 @@ from torch import nn
 
 from edgewise.models.behavior.graph import CHOICE, SOFTMAX, Graph, Node
 from edgewise.models.behavior.record import Operation
-from edgewise.models.behavior.residual_sums import ResidualSum, way_up
+from edgewise.models.behavior.residuals import ResidualSum, way_up
 from edgewise.models.behavior.trace import INPUT
 
 SHORTEST = 2  # sums; fewer is a sum somewhere, not a stack

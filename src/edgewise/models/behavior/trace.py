@@ -6,17 +6,13 @@ its node as an attribute; module paths come from hooks for all modules.
 
 from __future__ import annotations
 
-import gc
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import count
 from typing import Any
-from zlib import crc32
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.overrides import TorchFunctionMode
 
 from edgewise.errors import BadInput
@@ -35,11 +31,22 @@ from edgewise.models.behavior.graph import (
     WITH_PRODUCT,
     Graph,
     Node,
+    address,
+    carries_signal,
 )
 from edgewise.models.behavior.precision import Precision
 from edgewise.models.behavior.record import Operation
-from edgewise.models.behavior.weight_calls import WITH_ADDEND, Edits, WeightCall
-from edgewise.models.inputs import Call, change, collected, tensors
+from edgewise.models.behavior.weight_calls import (
+    WITH_ADDEND,
+    Edits,
+    WeightCall,
+    constant_factor,
+    draw_for_zeros,
+    is_edited,
+    plain_number,
+    seed_of,
+)
+from edgewise.models.inputs import collected, tensors
 from edgewise.models.quantized import is_quantized
 
 LABEL = "_edgewise_node"
@@ -214,7 +221,7 @@ class Tracer(TorchFunctionMode):
             args = tuple(self._filled_factor(operation, value) for value in args)
         if operation in self.edits.calls:
             self.edits.calls[operation](args, kwargs)
-        if weight is not None and _edited(operation, self.edits):
+        if weight is not None and is_edited(operation, self.edits):
             args, kwargs = weight.edit(operation, self.edits)
         terms = self._terms(operation, args, kwargs)
         versions = [(tensor, tensor._version) for tensor in flat if not tensor.is_inference()]
@@ -222,7 +229,7 @@ class Tracer(TorchFunctionMode):
             output = self._precision.run(AUGMENTED[name], name, args, kwargs).to(args[0].dtype)
         else:
             output = self._precision.run(func, name, args, kwargs)
-        if weight is not None and _edited(operation, self.edits):
+        if weight is not None and is_edited(operation, self.edits):
             output = weight.edit_output(output, operation, self.edits)
         self._written(versions, output, name, parents)
         output = self._results(operation, name, args, output, parents, weight is not None, terms, versions)
@@ -330,7 +337,7 @@ class Tracer(TorchFunctionMode):
             return []
         other = _Term(second, lambda: values[1], values[1].shape)
         if name in ("lerp", "lerp_"):
-            number = _number(values[2] if len(values) > 2 else kwargs["weight"])
+            number = plain_number(values[2] if len(values) > 2 else kwargs["weight"])
             one.mixed, one.weight, other.weight = number is None, 1 - (number or 0.0), number or 0.0
         else:
             other.weight = float(kwargs.get("alpha", args[2] if len(args) > 2 else 1))
@@ -356,7 +363,7 @@ class Tracer(TorchFunctionMode):
         )
         if len(parents) == 1:
             constant = b if self.node(a) is not None else a
-            scale = _factor(constant, like.expand(shape))
+            scale = constant_factor(constant, like.expand(shape))
             if scale is not None:
                 node.scale = (1 / scale if divides else scale) * factor
         whole = (lambda: factor * a / b) if divides else (lambda: factor * a * b)
@@ -396,7 +403,7 @@ class Tracer(TorchFunctionMode):
         if product in self.edits.calls:
             self.edits.calls[product](args[1:3], {})
         parents = [node for node in map(self.node, args[1:3]) if node is not None]
-        edited = weight is not None and _edited(product, self.edits)
+        edited = weight is not None and is_edited(product, self.edits)
 
         def multiplied() -> Tensor:
             factors = weight.edit(product, self.edits)[0] if weight is not None and edited else args[1:3]
@@ -431,7 +438,7 @@ class Tracer(TorchFunctionMode):
         other = args[1] if first else args[0]
         if self.node(other) is not None or (name in DIVIDE and not first):
             return None
-        value = _factor(other, output)
+        value = constant_factor(other, output)
         if value is None or name not in DIVIDE:
             return value
         return None if isinstance(value, float) and value == 0 else 1 / value
@@ -480,108 +487,15 @@ class Tracer(TorchFunctionMode):
         """A vector of zeros that was made from parameters (a gain kept as its distance from one), drawn likewise."""
         if not isinstance(value, Tensor) or self.node(value) is not None or not value.dim():
             return value
-        draw = _draw(value, _seed_of(operation))
+        draw = draw_for_zeros(value, seed_of(operation))
         return value if draw is None else draw
 
     def _filled(self, value: Any) -> Any:
         if isinstance(value, nn.Parameter):
             if id(value) not in self._draws:
-                self._draws[id(value)] = _draw(value, len(self._draws))
+                self._draws[id(value)] = draw_for_zeros(value, len(self._draws))
             draw = self._draws[id(value)]
             return value if draw is None else draw
         if isinstance(value, (list, tuple)) and type(value) in (list, tuple):
             return type(value)(self._filled(item) for item in value)
         return {k: self._filled(v) for k, v in value.items()} if type(value) is dict else value
-
-
-def _draw(parameter: Tensor, seed: int) -> Tensor | None:
-    """Random numbers in place of a parameter that is all zero: matrices with gain 1, vectors of size 0.1."""
-    if not parameter.is_floating_point() or parameter.numel() == 0 or bool(parameter.detach().any()):
-        return None
-    noise = torch.randn(parameter.shape, generator=torch.Generator().manual_seed(seed))
-    return (noise * (parameter.shape[-1] ** -0.5 if parameter.dim() > 1 else 0.1)).to(parameter)
-
-
-def _seed_of(operation: Operation) -> int:
-    """The same in every pass and process."""
-    return crc32(repr(operation).encode())
-
-
-def _edited(operation: Operation, edits: Edits) -> bool:
-    edited = (edits.weight_inputs, edits.first_outputs, edits.last_outputs, edits.without_bias)
-    return any(operation in operations for operations in edited)
-
-
-def _factor(value: Any, output: Tensor) -> float | Tensor | None:
-    """One number, or one number per feature of what is multiplied; None if it is anything else."""
-    plain = not isinstance(value, Tensor) or value.numel() == 1
-    return _number(value) if plain else _per_feature(value, output)
-
-
-def _per_feature(value: Tensor, output: Tensor) -> Tensor | None:
-    return value.detach() if value.dim() and value.numel() == value.shape[-1] == output.shape[-1] else None
-
-
-def _number(value: Any) -> float | None:
-    if isinstance(value, Tensor):
-        return float(value.detach()) if value.numel() == 1 else None
-    return float(value)
-
-
-def address(value: Tensor) -> int:
-    """Where the numbers of a tensor begin in memory; of a sharded one, this process's part."""
-    local = value.to_local() if hasattr(value, "to_local") else value
-    inside = torch._C._functorch.is_functorch_wrapped_tensor(
-        local
-    )  # a stand-in under `vmap`, without numbers
-    if type(local) not in (Tensor, nn.Parameter) or inside:
-        return id(value)
-    try:
-        return local.data_ptr()
-    except RuntimeError:  # a stand-in of `torch.compile`, which has no numbers either
-        return id(value)
-
-
-def carries_signal(value: Tensor) -> bool:
-    return value.is_floating_point() or value.is_complex()
-
-
-def run(
-    model: nn.Module, batch: tuple[tuple[Any, ...], dict[str, Any]], edits: Edits, precision: Precision
-) -> Graph:
-    """One pass of the model on copies of the batch's tensors, up to the last operation of the edits."""
-    tracer = Tracer(model, edits, precision, frozenset(address(p) for p in model.parameters() if p.numel()))
-    args, kwargs = _own_tensors(batch, edits, tracer)
-    torch.manual_seed(0)  # a model that draws in evaluation mode draws the same in every pass
-    before = register_module_forward_pre_hook(tracer.enter)
-    after = register_module_forward_hook(tracer.leave, always_call=True)
-    try:
-        with suppress(Finished), collector_paused(), tracer:
-            model(*args, **kwargs)
-    finally:
-        before.remove()
-        after.remove()
-    return tracer.graph
-
-
-@contextmanager
-def collector_paused() -> Iterator[None]:
-    """No garbage collection during one pass: it would look at every node so far again and again (a fifth of the time
-    of 200 blocks), and a pass leaves no cycles."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
-
-
-def _own_tensors(batch: Call, edits: Edits, tracer: Tracer) -> Call:
-    def own(place: int, value: Tensor) -> Tensor:
-        tensor = edits.inputs[place] if place in edits.inputs else value.detach().clone()
-        tracer.feed(place, tensor)
-        return tensor
-
-    args, kwargs = batch
-    return change(args, kwargs, own)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
+from zlib import crc32
 
 import torch
 from torch import Tensor
@@ -168,3 +169,37 @@ class WeightCall:
                 {"bias": None} if "bias" in kwargs else {}
             )
         return args, kwargs
+
+
+def constant_factor(value: Any, output: Tensor) -> float | Tensor | None:
+    """One number, or one number per feature of what is multiplied; None if it is anything else."""
+    plain = not isinstance(value, Tensor) or value.numel() == 1
+    return plain_number(value) if plain else _per_feature(value, output)
+
+
+def _per_feature(value: Tensor, output: Tensor) -> Tensor | None:
+    return value.detach() if value.dim() and value.numel() == value.shape[-1] == output.shape[-1] else None
+
+
+def plain_number(value: Any) -> float | None:
+    if isinstance(value, Tensor):
+        return float(value.detach()) if value.numel() == 1 else None
+    return float(value)
+
+
+def draw_for_zeros(parameter: Tensor, seed: int) -> Tensor | None:
+    """Random numbers in place of a parameter that is all zero: matrices with gain 1, vectors of size 0.1."""
+    if not parameter.is_floating_point() or parameter.numel() == 0 or bool(parameter.detach().any()):
+        return None
+    noise = torch.randn(parameter.shape, generator=torch.Generator().manual_seed(seed))
+    return (noise * (parameter.shape[-1] ** -0.5 if parameter.dim() > 1 else 0.1)).to(parameter)
+
+
+def seed_of(operation: Operation) -> int:
+    """The same in every pass and process."""
+    return crc32(repr(operation).encode())
+
+
+def is_edited(operation: Operation, edits: Edits) -> bool:
+    edited = (edits.weight_inputs, edits.first_outputs, edits.last_outputs, edits.without_bias)
+    return any(operation in operations for operations in edited)

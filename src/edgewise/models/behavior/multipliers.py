@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from edgewise.models.behavior.compare import size, wide
+from edgewise.models.behavior.experiment import Experiment, Site
 from edgewise.models.behavior.graph import Graph
-from edgewise.models.behavior.interventions import Experiment, Site
 
 EXACT = {torch.float64: 1e-8, torch.float32: 1e-4}  # |skip - m stream| / |stream|
 ROUGH = 2e-2  # in half precision

@@ -7,25 +7,29 @@ depth. All entries of a batch are copies of one input; an edit may differ from e
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
 from edgewise.interrupts import check
 from edgewise.models.behavior.batch import Feed
-from edgewise.models.behavior.graph import Graph, parameters_by_storage
+from edgewise.models.behavior.graph import Graph, address, parameters_by_storage
 from edgewise.models.behavior.layout import Layout, layouts
 from edgewise.models.behavior.precision import Precision
-from edgewise.models.behavior.record import Operation
+from edgewise.models.behavior.record import Gains, Operation, Powers
 from edgewise.models.behavior.refusals import words
-from edgewise.models.behavior.residual_sums import Part, ResidualSum
+from edgewise.models.behavior.residuals import Part, ResidualSum
+from edgewise.models.behavior.score_operands import Places
 from edgewise.models.behavior.stacks import Chain
-from edgewise.models.behavior.trace import INPUT, run
-from edgewise.models.behavior.traits import Traits
+from edgewise.models.behavior.trace import INPUT, Finished, Tracer
+from edgewise.models.behavior.visibility import Sight
 from edgewise.models.behavior.weight_calls import Edits
-from edgewise.models.state import is_sharded
+from edgewise.models.inputs import Call, change
+from edgewise.models.state import collector_paused, is_sharded
 
 NOISE_SEED = 7
 TRACE_ENTRIES, VALUE_ENTRIES = 2, 3  # different, so that the axis which grows is the batch
@@ -33,6 +37,65 @@ TRACE_ENTRIES, VALUE_ENTRIES = 2, 3  # different, so that the axis which grows i
 
 class EditedPassError(Exception):
     """The model ran as it is and does not run with its stream edited, or on more entries."""
+
+
+Rows = list[tuple[int, set[int]]]
+
+
+@dataclass
+class Traits:
+    """None where not measured yet, or not measurable."""
+
+    skip: float | None = None
+    share: float | None = None
+    silent: bool = False
+    gate_size: float | None = None  # root mean square of a gate that is made without the stream
+    length: int = 0  # tokens of its stream
+    rows: Rows | None = None
+    faint: dict[int, set[int]] = field(default_factory=dict)  # by query, positions with a small gradient
+    columns: Rows | None = None
+    open: Tensor | None = None  # (query, key): not masked, by the scores themselves
+    layout: Layout | None = None  # of the branch, where it differs from the stream's
+    sight: Sight | None = None
+    memory: bool = False
+    other_layers: bool = False
+    coupled: bool = False  # entries of the batch are not independent
+    quiet: Tensor | None = None  # output at the base input with small queries and keys
+    base: Tensor | None = None  # output at the base input
+    order: float | None = None
+    quiet_order: float | None = (
+        None  # with scores near zero; relative to changing one of the two tokens exchanged
+    )
+    spread: float | None = None  # of the output over positions when all tokens are equal
+    whole: bool | None = None  # the weights of attention sum to one; None where they were not seen
+    linear: bool | None = None
+    input_growth: float | None = None
+    output_growth: float | None = None
+    outside_growth: float | None = None
+    norm_kind: str | None = None
+    query_growth: float | None = None
+    key_growth: float | None = None
+    places: Places = field(default_factory=Places)  # of its stream's tokens among queries, keys and scores
+    axes: dict[Operation, tuple[str | None, str | None]] = field(
+        default_factory=dict
+    )  # of queries and keys at a product
+    scales: dict[Operation, float] = field(default_factory=dict)  # that a fused call multiplies them by
+    rotary: str | None = None  # "rotary", "query or key", "" or None where the operands were not found
+    bias: str | None = None  # "alibi", "bias", "" or None where the scores were not found
+    bias_size: float | None = None  # standard deviation of that bias over the keys of a query
+    heads: int | None = None
+    kv_heads: int | None = None
+    head_width: int | None = None
+    activation: str | None = None
+    gated: bool | None = None
+    hidden_width: int | None = None
+    gate: int | None = None  # which of two first matrices, or of two halves of one, is inside the activation
+    fused: dict[str, tuple[int, int, int, int]] = field(
+        default_factory=dict
+    )  # rows of queries, keys and values
+    powers: Powers | None = None
+    gains: Gains | None = None
+    reasons: list[str] = field(default_factory=list)
 
 
 @dataclass(eq=False)
@@ -312,3 +375,31 @@ def _looking(look: Callable[[Tensor], None]) -> Callable[[Tensor], Tensor]:
         return value
 
     return edit
+
+
+def run(
+    model: nn.Module, batch: tuple[tuple[Any, ...], dict[str, Any]], edits: Edits, precision: Precision
+) -> Graph:
+    """One pass of the model on copies of the batch's tensors, up to the last operation of the edits."""
+    tracer = Tracer(model, edits, precision, frozenset(address(p) for p in model.parameters() if p.numel()))
+    args, kwargs = _own_tensors(batch, edits, tracer)
+    torch.manual_seed(0)  # a model that draws in evaluation mode draws the same in every pass
+    before = register_module_forward_pre_hook(tracer.enter)
+    after = register_module_forward_hook(tracer.leave, always_call=True)
+    try:
+        with suppress(Finished), collector_paused(), tracer:
+            model(*args, **kwargs)
+    finally:
+        before.remove()
+        after.remove()
+    return tracer.graph
+
+
+def _own_tensors(batch: Call, edits: Edits, tracer: Tracer) -> Call:
+    def own(place: int, value: Tensor) -> Tensor:
+        tensor = edits.inputs[place] if place in edits.inputs else value.detach().clone()
+        tracer.feed(place, tensor)
+        return tensor
+
+    args, kwargs = batch
+    return change(args, kwargs, own)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -9,11 +10,11 @@ from torch import Tensor
 
 from edgewise.interrupts import check
 from edgewise.models.behavior.compare import relative, wide
-from edgewise.models.behavior.interventions import EditedPassError, Experiment, Site, Stream
-from edgewise.models.behavior.masks import columns_of_mask, watch_masks
+from edgewise.models.behavior.experiment import EditedPassError, Experiment, Rows, Site, Stream, Traits
+from edgewise.models.behavior.graph import FLEX, MULTIHEAD
 from edgewise.models.behavior.record import Operation
+from edgewise.models.behavior.score_operands import HIDDEN
 from edgewise.models.behavior.stacks import CHOOSES
-from edgewise.models.behavior.traits import Rows
 from edgewise.models.behavior.visibility import CHOSEN, PREFIX, Sight, disagreement, pokes, queries, sight
 from edgewise.models.behavior.weight_calls import Edit
 
@@ -274,3 +275,71 @@ def _by_columns(site: Site) -> Sight | None:
     last = max(max(moved, default=0) for _, moved in traits.columns)
     mirrored = [(last - position, {last - p for p in moved}) for position, moved in traits.columns]
     return sight(mirrored, last + 1, coarse=not site.part.softmax)
+
+
+def watch_masks(experiment: Experiment) -> dict[Operation, Callable[..., None]]:
+    """Looks at the scores, or at the mask of a fused kernel, of every attention over the tokens of its own stream."""
+    watched: dict[Operation, Callable[..., None]] = {}
+    for site in experiment.sites:
+        stream = experiment.streams.get(site.source)
+        site.traits.open = None
+        for score in site.part.scores if stream is not None else ():
+            if score.product.function not in (MULTIHEAD, FLEX):
+                fused = score.softmax == score.product
+                watched[score.softmax] = _look(site, stream.length, fused)  # type: ignore[union-attr]
+    return watched
+
+
+def _look(site: Site, length: int, fused: bool) -> Callable[..., None]:
+    def look(args: Any, kwargs: Any) -> None:
+        keys = open_keys(args, kwargs, length, fused)
+        before = site.traits.open
+        site.traits.open = keys if before is None or keys is None else before | keys
+
+    return look
+
+
+def open_keys(args: Any, kwargs: Any, length: int, fused: bool) -> Tensor | None:
+    """(query, key) from the arguments of a softmax, or of a fused kernel; None where these are not so many tokens."""
+    return (
+        _mask(args, kwargs, length) if fused else _open_scores(args[0] if args else kwargs["input"], length)
+    )
+
+
+def _open_scores(scores: Tensor, length: int) -> Tensor | None:
+    """(query, key): whether any head of any entry lets it in."""
+    if scores.dim() < 2 or scores.shape[-1] != length or scores.shape[-2] != length:
+        return None
+    return (scores.detach() > HIDDEN).reshape(-1, length, length).any(0).cpu()
+
+
+def _mask(args: Any, kwargs: Any, length: int) -> Tensor | None:
+    mask = args[3] if len(args) > 3 else kwargs.get("attn_mask")
+    key = args[1] if len(args) > 1 else kwargs.get("key")
+    if key is None or key.shape[-2] != length:
+        return None
+    if mask is None:
+        whole = torch.ones(length, length, dtype=torch.bool)
+        return whole.tril() if (args[5] if len(args) > 5 else kwargs.get("is_causal", False)) else whole
+    scores = mask if mask.is_floating_point() else torch.where(mask, 0.0, 10 * HIDDEN)
+    return _open_scores(scores.expand(*scores.shape[:-2], length, scores.shape[-1]), length)
+
+
+def columns_of_mask(traits: Traits) -> Rows | None:
+    """What changing a token moves by the mask alone; None unless gradients agree with the mask in every row that was
+    asked, and no changed token moves one that the mask keeps apart."""
+    keys = traits.open
+    if (
+        keys is None
+        or not traits.rows
+        or traits.columns is None
+        or max(q for q, _ in traits.rows) >= len(keys)
+    ):
+        return None
+    if any(seen != set(keys[query].nonzero().flatten().tolist()) for query, seen in traits.rows):
+        return None
+    whole = [
+        (position, set(keys[:, position].nonzero().flatten().tolist())) for position, _ in traits.columns
+    ]
+    fits = all(moved <= seen for (_, moved), (_, seen) in zip(traits.columns, whole, strict=True))
+    return whole if fits else None

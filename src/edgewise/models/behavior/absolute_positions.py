@@ -12,10 +12,10 @@ from torch import Tensor
 from edgewise.interrupts import check
 from edgewise.models.behavior.batch import Feed, feeds
 from edgewise.models.behavior.compare import spread
-from edgewise.models.behavior.interventions import TRACE_ENTRIES, Experiment, Site
+from edgewise.models.behavior.dependence import quiet_scores, real_tokens
+from edgewise.models.behavior.experiment import TRACE_ENTRIES, Experiment, Site, run
 from edgewise.models.behavior.record import Operation
-from edgewise.models.behavior.sight import quiet_scores, real_tokens
-from edgewise.models.behavior.trace import INPUT, run
+from edgewise.models.behavior.trace import INPUT
 from edgewise.models.behavior.visibility import sight
 from edgewise.models.behavior.weight_calls import Edits
 
