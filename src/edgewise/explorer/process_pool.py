@@ -127,7 +127,8 @@ class ProcessPool:
         """Kill all processes, also those that compute; a later `submit` starts new ones."""
         self._threads.shutdown(wait=False, cancel_futures=True)
         for worker in self._workers:
-            worker.kill()
+            worker.kill(wait=True)
+        self._workers, self._local = set(), threading.local()
         self._threads = ThreadPoolExecutor(self._most)
 
 
@@ -160,10 +161,10 @@ class _Worker:
         with suppress(ProcessLookupError):
             os.kill(self.id, signal.SIGINT)
 
-    def kill(self) -> None:
+    def kill(self, *, wait: bool = False) -> None:
         self._killed = True
         self._process.kill()
-        self._executor.shutdown(wait=False, cancel_futures=True)
+        self._executor.shutdown(wait=wait, cancel_futures=True)
 
     def exit_code(self) -> int:
         self._process.join(GRACE)

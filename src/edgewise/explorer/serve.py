@@ -6,10 +6,13 @@ import hmac
 import json
 import logging
 import secrets
+import signal
 import socket
+import threading
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from http.cookies import CookieError, SimpleCookie
 from pathlib import Path
+from types import FrameType
 from typing import Any
 from urllib.parse import parse_qs
 
@@ -73,6 +76,10 @@ def serve(host: str, port: int, share: bool, tell: Callable[[str], None], folder
     server.handle_exit = _leaving(server.handle_exit)  # type: ignore[method-assign]
     from edgewise.explorer.responses import close_workers
 
+    if (
+        threading.current_thread() is threading.main_thread()
+    ):  # uvicorn raises the signal again when it has stopped
+        signal.signal(signal.SIGTERM, _terminate)
     try:
         with listener:
             server.run(sockets=[listener])
@@ -80,14 +87,23 @@ def serve(host: str, port: int, share: bool, tell: Callable[[str], None], folder
         close_workers()
 
 
+def _terminate(number: int, _: FrameType | None) -> None:
+    """Close the workers, then end by the signal."""
+    from edgewise.explorer.responses import close_workers
+
+    close_workers()
+    signal.signal(number, signal.SIG_DFL)
+    signal.raise_signal(number)
+
+
 def _leaving(leave: Callable[..., None]) -> Callable[..., None]:
     """Ctrl-C ends streams, and what was cut off by it is not reported as an error."""
     from edgewise.explorer.runs import leaving
 
-    def left(*signal: Any) -> None:
+    def left(*received: Any) -> None:
         leaving.set()
         logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
-        leave(*signal)
+        leave(*received)
 
     return left
 
