@@ -88,18 +88,24 @@ class House:
         stems = Counter(name.rpartition(".")[2] for name in self.modules)
         return sorted(stem for stem, count in stems.items() if count > 1)
 
+    @cached_property
+    def _defined(self) -> Counter[str]:
+        return Counter(f.name for _, f in self.functions)
+
+    @cached_property
+    def _uses(self) -> Counter[str]:
+        return Counter(re.findall(r"\b_[a-z][a-z0-9_]*\b", "\n".join(self.text.values())))
+
     def used_once(self, room: str = "") -> float:
         """The share of private functions of a name of their own that are used in one place."""
-        defined = Counter(f.name for _, f in self.functions)
-        uses = Counter(re.findall(r"\b_[a-z][a-z0-9_]*\b", "\n".join(self.text.values())))
         private = [
             f.name
             for name, f in self.functions
             if room in ("", self.room(name))
             and re.fullmatch(r"_[a-z][a-z0-9_]*", f.name)
-            and defined[f.name] == 1
+            and self._defined[f.name] == 1
         ]
-        return sum(uses[name] == 2 for name in private) / max(len(private), 1)
+        return sum(self._uses[name] == 2 for name in private) / max(len(private), 1)
 
     def any_per_function(self, room: str = "") -> float:
         """How often `Any` stands in a signature, per function."""

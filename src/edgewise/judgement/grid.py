@@ -60,7 +60,7 @@ def probability(exponents: Array, forgetting: Array, readout: str) -> Array:
         described["exponents"] * sizes + described["forgetting"] * forgetting - described["offset"],
         bare["exponents"] * sizes - bare["offset"],
     )
-    return np.clip(1 / (1 + np.exp(np.clip(risk, -700, 700))), CERTAIN, 1 - CERTAIN)
+    return np.asarray(np.clip(1 / (1 + np.exp(np.clip(risk, -700, 700))), CERTAIN, 1 - CERTAIN))
 
 
 def _over_grid(diagram: PhaseDiagram, budget: SearchBudget | None) -> tuple[Array, NDArray[np.bool_], Array]:

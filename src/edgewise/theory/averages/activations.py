@@ -56,7 +56,7 @@ class Activation:
 
     def square(self, q: ArrayLike) -> Array:
         """E phi(sqrt(q) z)^2."""
-        return self._averages.square(_length(q))
+        return np.asarray(self._averages.square(_length(q)))
 
     def product(self, q: ArrayLike, c: ArrayLike) -> Array:
         """E phi(u) phi(u') = square - q e chord, at correlation c."""
@@ -65,7 +65,7 @@ class Activation:
 
     def slope_square(self, q: ArrayLike) -> Array:
         """E phi'(sqrt(q) z)^2."""
-        return self._averages.slope_square(_length(q))
+        return np.asarray(self._averages.slope_square(_length(q)))
 
     def slope_product(self, q: ArrayLike, c: ArrayLike) -> Array:
         """E phi'(u) phi'(u') at correlation c."""
@@ -73,14 +73,14 @@ class Activation:
 
     def slope_product_apart(self, q: ArrayLike, e: ArrayLike) -> Array:
         """E phi'(u) phi'(u') at correlation 1 - e, exact for the smallest e."""
-        return self._averages.slope_product(*np.broadcast_arrays(_length(q), _separation(e)))
+        return np.asarray(self._averages.slope_product(*np.broadcast_arrays(_length(q), _separation(e))))
 
     def chord(self, q: ArrayLike, e: ArrayLike) -> Array:
         """(square(q) - product(q, 1 - e)) / (q e) without the subtraction; slope_square(q) at e = 0.
 
         By Price's theorem it is the mean of slope_product over correlations in [1 - e, 1].
         """
-        return self._averages.chord(*np.broadcast_arrays(_length(q), _separation(e)))
+        return np.asarray(self._averages.chord(*np.broadcast_arrays(_length(q), _separation(e))))
 
     def curvature_square(self, q: ArrayLike) -> Array:
         """E phi''(sqrt(q) z)^2, refused where a kink makes it infinite."""
@@ -90,15 +90,15 @@ class Activation:
                 f"activation {self.name!r} has kinks at {self.kinks}, so E phi''^2 is infinite: "
                 "expected a smooth activation; use tanh, erf, gelu, silu, ... for curvature"
             )
-        return value
+        return np.asarray(value)
 
     def length_slope(self, q: ArrayLike) -> Array:
         """d square / dq = E[phi'^2 + phi phi''] = E[z phi phi'] / sqrt(q)."""
-        return self._averages.length_slope(_length(q))
+        return np.asarray(self._averages.length_slope(_length(q)))
 
     def mean(self, q: ArrayLike) -> Array:
         """E phi(sqrt(q) z)."""
-        return self._averages.mean(_length(q))
+        return np.asarray(self._averages.mean(_length(q)))
 
 
 def activation(kind: str | Callable[[Any], Any] | Activation) -> Activation:
@@ -144,7 +144,7 @@ def _correlation(c: ArrayLike) -> Array:
         raise BadInput(
             f"correlation c = {correlation.flat[np.argmax(np.abs(correlation))]}: expected -1 <= c <= 1"
         )
-    return np.clip(correlation, -1.0, 1.0)
+    return np.asarray(np.clip(correlation, -1.0, 1.0))
 
 
 def _separation(e: ArrayLike) -> Array:
@@ -153,4 +153,4 @@ def _separation(e: ArrayLike) -> Array:
         raise BadInput(
             f"separation e = 1 - c in [{np.min(separation)}, {np.max(separation)}]: expected 0 <= e <= 2"
         )
-    return np.minimum(separation, 2.0)
+    return np.asarray(np.minimum(separation, 2.0))

@@ -66,7 +66,7 @@ class PairTable:
             (np.ravel(at) - 1) / (size - 3)
             for at, size in zip((row, column), coefficients.shape, strict=True)
         ]
-        return spline_values(coefficients[None], (places[0], places[1]))[0].reshape(np.shape(e))
+        return np.asarray(spline_values(coefficients[None], (places[0], places[1]))[0].reshape(np.shape(e)))
 
 
 def build_table(slope: Function, grain: Grain, largest_length: float = LARGEST_LENGTH) -> PairTable:

@@ -283,4 +283,4 @@ def _fitting(state: GramState, dtype: Precision) -> GramState:
 def _in_range(state: GramState, dtype: Precision) -> bool:
     """Whether logits, which are products of two tokens, can still be drawn in this precision."""
     largest = float(np.finfo(dtype).max) ** 0.5
-    return 1 / largest < state.norm < largest
+    return bool(1 / largest < state.norm < largest)

@@ -273,7 +273,9 @@ def _draw_group(
 def _sampled_slopes(layer: Attention, samples: int, normals: Normals) -> Array:
     """Heads spread evenly over the slopes, a random one in each stratum: every head counts alike on average."""
     place = (np.arange(samples) + normals.uniform(samples)) / samples
-    return alibi_slopes(layer.heads)[np.minimum((place * layer.heads).astype(np.int64), layer.heads - 1)]
+    return np.asarray(
+        alibi_slopes(layer.heads)[np.minimum((place * layer.heads).astype(np.int64), layer.heads - 1)]
+    )
 
 
 def features(raw: Real, layer: Attention) -> Features:

@@ -91,7 +91,7 @@ class GramState:
 def mean_of_pair(values: Array, dtype: Precision = np.float64) -> Real:
     """(v_a + v_b) / 2 for a vector v (n, n)."""
     halves = (values * 0.5).astype(dtype)
-    return halves[:, None] + halves
+    return np.asarray(halves[:, None] + halves)
 
 
 def without_diagonal(matrix: Array) -> Array:

@@ -287,14 +287,14 @@ def _logit_gradients(S: Real, A: Real, V: Real) -> Real:
     """
     m = A @ V.swapaxes(1, 2)
     np.subtract(m, np.einsum("hab,hab->ha", S, m)[..., None], out=m)
-    return np.multiply(S, m, out=m)
+    return np.asarray(np.multiply(S, m, out=m))
 
 
 def _isotropic(tokens: int, heads: int, normals: Normals, dtype: Any) -> Real:
     """Vectors of one length and random direction: second moments of Gaussians without the noise of their lengths."""
     directions = normals.normal(tokens, heads, RANK, dtype=dtype)
     squares = np.einsum("ahr,ahr->ah", directions, directions)[..., None]
-    return (directions * np.sqrt(RANK / squares)).reshape(tokens, -1)
+    return np.asarray((directions * np.sqrt(RANK / squares)).reshape(tokens, -1))
 
 
 def _add_logit_path(back: _Back, state: GramState, heads: Heads, part: slice, errors: Real) -> None:

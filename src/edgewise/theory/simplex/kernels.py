@@ -80,7 +80,7 @@ class Row:
     def variance(self) -> Array:
         scale = 1 / self.state.norm if self.layer.qk_norm else self.state.norm
         variance = self.layer.score_gain**2 * self.state.difference * scale
-        return np.minimum(variance, HARDEST)
+        return np.asarray(np.minimum(variance, HARDEST))
 
     @cached_property
     def _nodes(self) -> list[tuple[float, float, OverlapMoments]]:
@@ -92,7 +92,7 @@ class Row:
     @cached_property
     def bias(self) -> Array:
         """The variance that positions add to the logits."""
-        return np.minimum(np.asarray(self.layer.position_bias) ** 2, HARDEST)
+        return np.asarray(np.minimum(np.asarray(self.layer.position_bias) ** 2, HARDEST))
 
     @cached_property
     def _biased(self) -> Array:
@@ -137,7 +137,7 @@ class Row:
     @property
     def logit_scale(self) -> Array:
         """sA^2, divided by q^2 when queries and keys are normalised."""
-        return self.layer.score_gain**2 / (self.state.norm**2 if self.layer.qk_norm else 1.0)
+        return np.asarray(self.layer.score_gain**2 / (self.state.norm**2 if self.layer.qk_norm else 1.0))
 
 
 @lru_cache(maxsize=64)
@@ -249,7 +249,7 @@ class Kernel:
         return float(self.layer.head_width**-0.5)
 
     def _beta(self, x: Array, y: Array) -> Array:
-        return self.query_square * x + self.layer.key_gain**2 * y
+        return np.asarray(self.query_square * x + self.layer.key_gain**2 * y)
 
     def _inner(self, x: Array, y: Array) -> Array:
         return self._wide - (self._s * self._beta(x, y)) ** 2

@@ -46,7 +46,7 @@ def single_row(v: float, n: Array, step: float) -> dict[str, Array]:
     power = np.exp((n - 1) * _log_of(h["miss"], h["0"]))
 
     def integral(f: Array) -> Array:
-        return wide * (f * power).sum(1)
+        return np.asarray(wide * (f * power).sum(1))
 
     pairs = integral(n * (n - 1) / 6 * h["2"] ** 2 * inverse)
     triples = integral(n * (n - 1) * (n - 2) / 6 * h["2"] * (h["1"] * inverse) ** 2)
@@ -292,7 +292,7 @@ def chords(
     def mean_of_t11(low: float, high: float) -> Array:
         nodes, weights = np.polynomial.legendre.leggauss(1 if low == high else 4)
         points = low + (high - low) * (nodes + 1) / 2
-        return weights @ np.array([pair(v, float(point), n)["t11"] for point in points]) / 2
+        return np.asarray(weights @ np.array([pair(v, float(point), n)["t11"] for point in points]) / 2)
 
     above, below = s2 - s11, s11 - 1 / n
     upper = mean_of_t11(rho, 1.0) if np.any(above < CANCELLATION * s2) else above / (v * (1 - rho))

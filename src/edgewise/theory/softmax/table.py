@@ -35,12 +35,12 @@ AT_EQUAL_ROWS = {"r2": "t11", "s3": "s21", "s4": "s22", "row_pairs": "pairs"}  #
 
 def variance_coordinate(v: Array) -> Array:
     """z in [0, 1] for v in [0, LARGEST_VARIANCE]."""
-    return np.log1p(v / VARIANCE_SCALE) / np.log1p(LARGEST_VARIANCE / VARIANCE_SCALE)
+    return np.asarray(np.log1p(v / VARIANCE_SCALE) / np.log1p(LARGEST_VARIANCE / VARIANCE_SCALE))
 
 
 def variance_at(z: Array) -> Array:
     """Inverse of variance_coordinate."""
-    return VARIANCE_SCALE * np.expm1(z * np.log1p(LARGEST_VARIANCE / VARIANCE_SCALE))
+    return np.asarray(VARIANCE_SCALE * np.expm1(z * np.log1p(LARGEST_VARIANCE / VARIANCE_SCALE)))
 
 
 def correlation_coordinate(v: Array, rho: Array) -> Array:
@@ -51,7 +51,9 @@ def correlation_coordinate(v: Array, rho: Array) -> Array:
 
 def correlation_at(v: float, y: Array) -> Array:
     """Inverse of correlation_coordinate for v > 0."""
-    return 1 - DISTANCE_SCALE / v * np.expm1(y * np.log1p(v * (1 - LOWEST_CORRELATION) / DISTANCE_SCALE))
+    return np.asarray(
+        1 - DISTANCE_SCALE / v * np.expm1(y * np.log1p(v * (1 - LOWEST_CORRELATION) / DISTANCE_SCALE))
+    )
 
 
 def tokens_coordinate(n: Array | float) -> Array:
@@ -91,7 +93,7 @@ def logarithms_on_grid(name: str, tokens: int, z: Array, y: Array) -> Array:
     coefs = stored_coefficients()[name]
     coefs = coefs @ _basis(tokens_coordinate(float(tokens)), coefs.shape[-1])[0]
     along_z = _basis(z, coefs.shape[0]) @ coefs
-    return along_z if name in ROW_NAMES else along_z @ _basis(y, coefs.shape[1]).T
+    return np.asarray(along_z if name in ROW_NAMES else along_z @ _basis(y, coefs.shape[1]).T)
 
 
 def _basis(position: Array, count: int) -> Array:
