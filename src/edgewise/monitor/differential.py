@@ -403,6 +403,8 @@ def _changed(e: Evidence) -> _Moved | None:
         one, two = (_output(e.model, _with_ids(call, ids, new)) for new in (ids[:few], other))
     if one is None or two is None or one.shape != two.shape or one.shape[:2] != ids[:few].shape:
         return None
+    if not bool(one.isfinite().all() & two.isfinite().all()):  # nothing can be compared
+        return None
     size = float(one.abs().max()) or 1.0
     moved = (one - two).abs().flatten(2).amax(-1) > MOVES * size
     first = moved[0]
