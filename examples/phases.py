@@ -21,7 +21,7 @@ def main(folder: Path) -> None:
     axes = {"mlp_in_gain": (0.3, 4.0, 120), "attention_branch": (0.02, 1.0, 100)}
     diagram = edgewise.phase_diagram(network(1.5), axes)
     edgewise.present.phase_diagram(diagram).save(folder / "phase_diagram.png")
-    field = edgewise.vector_field(network(3.0), norms=(0.1, 4.0, 18), overlaps=(0.0, 0.98, 15))
+    field = edgewise.critical.vector_field(network(3.0), norms=(0.1, 4.0, 18), overlaps=(0.0, 0.98, 15))
     edgewise.present.vector_field(field).save(folder / "vector_field.png")
 
 

@@ -42,7 +42,7 @@ def train(
     """A loop as people write it; from step 80 on the rate grows by e every `e_fold` steps."""
     optimizer, criterion = torch.optim.Adam(model.parameters(), rate), nn.CrossEntropyLoss()
     generator = torch.Generator().manual_seed(1)
-    with edgewise.watch(model, to=folder, everything=True, loss=criterion, quiet=True) as handle:
+    with edgewise.watch(model, folder, everything=True, criterion=criterion, quiet=True) as handle:
         for step in range(steps):
             if e_fold is not None:
                 optimizer.param_groups[0]["lr"] = rate * math.exp(max(0, step - 80) / e_fold)

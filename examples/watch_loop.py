@@ -31,7 +31,7 @@ def train(folder: Path, steps: int = 60) -> Watch:
         progress=False,
     )
     optimizer = torch.optim.AdamW(model.parameters(), rate.best or 1e-3)
-    with edgewise.watch(model, to=folder, loss=criterion, rate=rate) as handle:
+    with edgewise.watch(model, folder, criterion=criterion, rate=rate) as handle:
         for _ in range(steps):
             x = sequences(8, generator)
             optimizer.zero_grad()

@@ -31,7 +31,7 @@ def watched(model: nn.Module) -> None:
     """Open, two steps with a pass before each, close; only what the user's own passes change is left out."""
     trained = [p for p in model.parameters() if p.requires_grad]
     optimizer = Still(trained, {})
-    with edgewise.watch(model, 1.0, optimizer=optimizer, quiet=True):
+    with edgewise.watch(model, budget=1.0, optimizer=optimizer, quiet=True):
         for seed in range(2):
             gradients = torch.autograd.grad(loss(model, batch(seed)), trained, allow_unused=True)
             own = [p.grad for p in trained]
@@ -50,8 +50,8 @@ def rate(model: nn.Module) -> Any:
 
 
 VERBS: dict[str, Verb] = {
-    "sites": edgewise.sites,
-    "stacks": edgewise.stacks,
+    "sites": edgewise.models.sites,
+    "stacks": edgewise.models.stacks,
     "structure": edgewise.structure,
     "describe": edgewise.describe,
     "predict": edgewise.predict,
@@ -105,7 +105,7 @@ def test_a_pending_backward_pass_survives_a_reading() -> None:
     kept = model.get_buffer("blocks.0.kept")
     value = loss(model, batch()) + (kept * model.get_parameter("norm.weight")).sum()
     edgewise.measure(model, batch())
-    edgewise.sites(model)
+    edgewise.models.sites(model)
     value.backward()
     assert model.get_parameter("norm.weight").grad is not None
 

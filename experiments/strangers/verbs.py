@@ -144,7 +144,7 @@ def audit(model: nn.Module, batch: Any) -> Facts:
 
 
 def sites(model: nn.Module, batch: Any) -> Facts:
-    places = edgewise.sites(model, batch)
+    places = edgewise.models.sites(model, batch)
     attention = [block.attention for block in places.blocks]
     first = attention[0] if attention else None
     stack = places.stacks[0] if places.stacks else None
@@ -168,7 +168,7 @@ def initialize(model: nn.Module, batch: Any) -> Facts:
     changed_by_plan = [name for name, p in model.named_parameters() if not _same(before[name], p)]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        applied = edgewise.initialize_(model, plan, generator=1)
+        applied = edgewise.initialize_(model, plan=plan, generator=1)
     written = [name for name, p in model.named_parameters() if not _same(before[name], p)]
     with torch.no_grad():
         finite = bool(torch.isfinite(first_tensor(run(model, batch)).float()).all())
@@ -234,7 +234,7 @@ def _steps(model: nn.Module, batch: Any, watched: bool) -> Any:
     trained = [p for p in model.parameters() if p.requires_grad]
     optimizer, criterion = torch.optim.SGD(trained, 1e-3), nn.MSELoss()
     handle = (
-        edgewise.watch(model, optimizer=optimizer, loss=criterion, everything=True, to="watched")
+        edgewise.watch(model, optimizer=optimizer, criterion=criterion, everything=True, to="watched")
         if watched
         else None
     )

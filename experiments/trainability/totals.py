@@ -118,7 +118,7 @@ def measure(case: dict[str, Any]) -> dict[str, Any]:
     plan = edgewise.critical_plan(model, batch, draw="orthogonal")
     measured = []
     for seed in range(case["seeds"]):
-        edgewise.initialize_(model, plan, generator=1000 + seed)
+        edgewise.initialize_(model, plan=plan, generator=1000 + seed)
         totals = edgewise.total_changes(model, batch, seed=100 + seed)
         measured.append([totals.angle, totals.gradient])
     before, expected = plan.before, plan.expected

@@ -138,7 +138,9 @@ def _field(results: list[Result], phase: str) -> Any:
 @cache
 def _flow(knobs: tuple[tuple[str, Any], ...]) -> Any:
     network = edgewise.transformer(**dict(knobs))
-    return edgewise.vector_field(network, norms=(0.07, 40.0, 15), overlaps=(0.0, 0.995, 15), starts=())
+    return edgewise.critical.vector_field(
+        network, norms=(0.07, 40.0, 15), overlaps=(0.0, 0.995, 15), starts=()
+    )
 
 
 def draw(results: list[Result]) -> Figure:

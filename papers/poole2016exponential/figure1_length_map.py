@@ -106,7 +106,7 @@ def draw(results: Sequence[Result]) -> Figure:
 
 @lru_cache
 def _maps(strength: float, bias: float = BIAS, depth: int = 10) -> Any:
-    return edgewise.perceptron_maps(edgewise.Perceptron("tanh", strength**2, bias**2, depth))
+    return edgewise.critical.perceptron_maps(edgewise.Perceptron("tanh", strength**2, bias**2, depth))
 
 
 def _map_panel(results: Sequence[Result]) -> Panel:

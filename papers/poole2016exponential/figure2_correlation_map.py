@@ -105,7 +105,7 @@ def draw(results: Sequence[Result]) -> Figure:
 
 @lru_cache
 def _maps(strength: float, depth: int = 12) -> Any:
-    return edgewise.perceptron_maps(edgewise.Perceptron("tanh", strength**2, BIAS**2, depth))
+    return edgewise.critical.perceptron_maps(edgewise.Perceptron("tanh", strength**2, BIAS**2, depth))
 
 
 def _map_panel(results: Sequence[Result]) -> Panel:

@@ -122,7 +122,7 @@ def _grid(results: Sequence[Result]) -> list[tuple[float, float]]:
 
 def _point(results: Sequence[Result], sw2: float, sb2: float) -> dict[str, float]:
     where = {"weight_variance": sw2, "bias_variance": sb2}
-    limits = edgewise.perceptron_maps(edgewise.Perceptron("tanh", sw2, sb2)).limits
+    limits = edgewise.critical.perceptron_maps(edgewise.Perceptron("tanh", sw2, sb2)).limits
     found = {name: float(over_seeds(results, name, **where)[0]) for name in ("forward", "backward")}
     return found | {"theory": math.log(limits.chi_1)}
 
@@ -137,7 +137,8 @@ def _crossings(results: Sequence[Result]) -> list[dict[str, float]]:
         rows = [over_seeds(results, "forward", weight_variance=w, bias_variance=sb2) for w in weights]
         rates, errors = (np.array([row[k] for row in rows]) for k in (0, 1))
         maps = [
-            edgewise.perceptron_maps(edgewise.Perceptron("tanh", w, sb2, SETTLE + depth)) for w in weights
+            edgewise.critical.perceptron_maps(edgewise.Perceptron("tanh", w, sb2, SETTLE + depth))
+            for w in weights
         ]
         finite = np.array([math.log(m.orbit().gradient[SETTLE]) for m in maps]) / depth
         at, slope = _zero(weights, rates)
@@ -190,7 +191,10 @@ def _rates(results: Sequence[Result]) -> Panel:
     curves, weights = [], np.linspace(0.4, 4.1, 38)
     at = np.array(distinct(results, "weight_variance"))
     for group, sb2 in enumerate(biases[:: max(1, len(biases) // 2)]):
-        line = [edgewise.perceptron_maps(edgewise.Perceptron("tanh", w, sb2)).limits.chi_1 for w in weights]
+        line = [
+            edgewise.critical.perceptron_maps(edgewise.Perceptron("tanh", w, sb2)).limits.chi_1
+            for w in weights
+        ]
         curves.append(Curve(f"σ_b² = {sb2:g}", weights, np.log(line), group))
         for name, role in (("forward", "points"), ("backward", "hollow")):
             rows = [over_seeds(results, name, weight_variance=w, bias_variance=sb2) for w in at]

@@ -72,7 +72,7 @@ def _curves(case: dict[str, Any], axes: Sequence[np.ndarray]) -> np.ndarray:
 
 def _theory(strength: float) -> tuple[np.ndarray, np.ndarray]:
     """Autocorrelation (layers, 128) and shares (layers, 16) at infinite width, on the same angles."""
-    maps = edgewise.perceptron_maps(edgewise.Perceptron("tanh", strength**2, BIAS**2, LAYERS[-1]))
+    maps = edgewise.critical.perceptron_maps(edgewise.Perceptron("tanh", strength**2, BIAS**2, LAYERS[-1]))
     correlation = maps.circle(ANGLES).autocorrelation[list(LAYERS)]
     power = np.fft.fft(correlation, axis=1).real[:, 1:]  # without the mean, which centring removes
     shares = -np.sort(-power, axis=1) / power.sum(axis=1, keepdims=True)

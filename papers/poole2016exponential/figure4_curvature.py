@@ -57,7 +57,7 @@ def measure(case: dict[str, Any]) -> dict[str, Any]:
 
 def _theory(results: Sequence[Result], strength: float) -> dict[str, np.ndarray]:
     case = results[0].case
-    orbit = edgewise.perceptron_maps(perceptron({**case, "strength": strength})).circle(np.zeros(1))
+    orbit = edgewise.critical.perceptron_maps(perceptron({**case, "strength": strength})).circle(np.zeros(1))
     return {
         "euclidean": orbit.euclidean_length / math.sqrt(case["width"]),
         "curvature": np.sqrt(orbit.curvature),
@@ -93,7 +93,9 @@ def _growth(results: Sequence[Result]) -> Claim:
     """Growth per layer over the last half, as a factor, against sqrt(chi_1)."""
     rows = {}
     for strength in STRENGTHS:
-        chi = edgewise.perceptron_maps(edgewise.Perceptron("tanh", strength**2, BIAS**2)).limits.chi_1
+        chi = edgewise.critical.perceptron_maps(
+            edgewise.Perceptron("tanh", strength**2, BIAS**2)
+        ).limits.chi_1
         found = [_rate(over_seeds(results, name, strength=strength)[0]) for name in QUANTITIES]
         rows[strength] = dict(zip(QUANTITIES, found, strict=True)) | {"root_chi_1": math.sqrt(chi)}
     words = "; ".join(

@@ -107,7 +107,7 @@ def _depth(results: Sequence[Result]) -> Claim:
 
 
 def _maps(results: Sequence[Result], strength: float) -> Any:
-    return edgewise.perceptron_maps(perceptron({**results[0].case, "strength": strength}))
+    return edgewise.critical.perceptron_maps(perceptron({**results[0].case, "strength": strength}))
 
 
 def _needed(results: Sequence[Result], strength: float) -> list[tuple[int, int, int]]:
@@ -131,7 +131,7 @@ def draw(results: Sequence[Result]) -> Figure:
 def _growth_panel(results: Sequence[Result]) -> Panel:
     curves, depth, width = [], results[0].case["depth"], results[0].case["width"]
     for group, strength in enumerate(STRENGTHS):
-        maps = edgewise.perceptron_maps(
+        maps = edgewise.critical.perceptron_maps(
             perceptron({**results[0].case, "strength": strength, "depth": depth + 1})
         )
         theory = 2 * np.pi * np.sqrt(width * maps.circle(np.zeros(1)).metric[1:]) / strength  # |v'|^2 / sw2
@@ -154,7 +154,9 @@ def _shallow_panel(results: Sequence[Result]) -> Panel:
     gains, one = np.geomspace(GAINS[0], GAINS[-1], 41), edgewise.Perceptron("tanh", 1.0, 0.0, depth=1)
     curves = [Curve("bound 4 N₁", gains[[0, -1]], np.ones(2), 6, "third")]
     for group, n in enumerate(distinct(results, "width"), start=3):
-        line = [edgewise.perceptron_maps(one).circle(np.zeros(1), gain**2).metric[1] for gain in gains]
+        line = [
+            edgewise.critical.perceptron_maps(one).circle(np.zeros(1), gain**2).metric[1] for gain in gains
+        ]
         at = np.array(distinct(results, "strength"))
         rows = [over_seeds(results, "length", width=n, strength=s) for s in at]
         mean, error = (np.array([row[k] for row in rows]) / (4 * n) for k in (0, 1))

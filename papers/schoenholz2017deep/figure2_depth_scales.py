@@ -60,7 +60,7 @@ def _gradients(network: RandomPerceptron, h: torch.Tensor, seed: int) -> list[fl
 
 @lru_cache
 def _maps(w: float, depth: int = 40) -> Any:
-    return edgewise.perceptron_maps(edgewise.Perceptron("tanh", w, BIAS_VARIANCE, depth))
+    return edgewise.critical.perceptron_maps(edgewise.Perceptron("tanh", w, BIAS_VARIANCE, depth))
 
 
 def _weights(results: Sequence[Result]) -> list[float]:

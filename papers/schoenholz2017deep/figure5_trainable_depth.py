@@ -124,7 +124,9 @@ def measure(case: dict[str, Any]) -> dict[str, Any]:
 
 @lru_cache
 def _limits(weight_variance: float) -> Any:
-    return edgewise.perceptron_maps(edgewise.Perceptron("tanh", weight_variance, BIAS_VARIANCE)).limits
+    return edgewise.critical.perceptron_maps(
+        edgewise.Perceptron("tanh", weight_variance, BIAS_VARIANCE)
+    ).limits
 
 
 def _excess(results: Sequence[Result], w: float, depth: int, mark: int = -1) -> float:

@@ -101,7 +101,7 @@ def measure(case: dict[str, Any]) -> dict[str, Any]:
 def _start(model: Filters, inputs: Tensor, case: dict[str, Any]) -> None:
     if case["start"] == GOOD:
         plan = edgewise.critical_plan(model, inputs, draw="orthogonal")
-        edgewise.initialize_(model, plan, generator=1 + case["seed"])
+        edgewise.initialize_(model, plan=plan, generator=1 + case["seed"])
     elif case["start"] == "Xavier":
         for layer in (model.first, *model.layers):
             nn.init.xavier_normal_(layer.weight, nn.init.calculate_gain("tanh"))

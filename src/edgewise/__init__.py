@@ -6,14 +6,14 @@
     'will not train'
 
 Nouns    Architecture Perceptron Trace Verdict
-Make     transformer describe structure stacks sites
-Predict  predict judge compare phase_diagram critical_point vector_field perceptron_maps
+Make     transformer describe structure
+Predict  predict judge compare phase_diagram critical_point
 Check    check
 Measure  measure audit_initialization total_changes learning_rate
-Watch    watch read trace_at HuggingFaceCallback LightningCallback
+Watch    watch read HuggingFaceCallback LightningCallback
 Change   critical_plan initialize_ use_kernel
-Rooms    laboratory landscape nets optim present rehearsal study
-Refusal  BadInput
+Rooms    critical laboratory landscape models monitor nets optim present rehearsal study
+Error    BadInput
 """
 
 from __future__ import annotations
@@ -24,16 +24,25 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from edgewise import laboratory, landscape, nets, optim, present, rehearsal, study
+    from edgewise import (
+        critical,
+        laboratory,
+        landscape,
+        models,
+        monitor,
+        nets,
+        optim,
+        present,
+        rehearsal,
+        study,
+    )
     from edgewise.audit.inspect import audit_initialization
     from edgewise.errors import BadInput
     from edgewise.integrations.huggingface import HuggingFaceCallback
     from edgewise.integrations.lightning import LightningCallback
-    from edgewise.models.behavior.read import stacks
     from edgewise.models.describe import describe
-    from edgewise.models.model_map import sites
     from edgewise.models.structure import structure
-    from edgewise.monitor.read_run import read, trace_at
+    from edgewise.monitor.read_run import read
     from edgewise.monitor.watch import watch
     from edgewise.nets.swap import use_kernel
     from edgewise.nouns.architecture import Architecture, transformer
@@ -49,10 +58,8 @@ if TYPE_CHECKING:
         compare,
         critical_point,
         judge,
-        perceptron_maps,
         phase_diagram,
         predict,
-        vector_field,
     )
 
 # Names are fetched when first used, so that the command line answers --help without importing torch.
@@ -74,21 +81,27 @@ _HOMES = {
     "judge": "verbs",
     "learning_rate": "rehearsal.learning_rate",
     "measure": "probe.measure",
-    "perceptron_maps": "verbs",
     "phase_diagram": "verbs",
     "predict": "verbs",
     "read": "monitor.read_run",
-    "sites": "models.model_map",
-    "stacks": "models.behavior.read",
     "structure": "models.structure",
     "total_changes": "repair.meter",
-    "trace_at": "monitor.read_run",
     "transformer": "nouns.architecture",
     "use_kernel": "nets.swap",
-    "vector_field": "verbs",
     "watch": "monitor.watch",
 }
-_ROOMS = ("laboratory", "landscape", "nets", "optim", "present", "rehearsal", "study")
+_ROOMS = (
+    "critical",
+    "laboratory",
+    "landscape",
+    "models",
+    "monitor",
+    "nets",
+    "optim",
+    "present",
+    "rehearsal",
+    "study",
+)
 
 __all__ = [
     "Architecture",
@@ -101,6 +114,7 @@ __all__ = [
     "audit_initialization",
     "check",
     "compare",
+    "critical",
     "critical_plan",
     "critical_point",
     "describe",
@@ -110,23 +124,20 @@ __all__ = [
     "landscape",
     "learning_rate",
     "measure",
+    "models",
+    "monitor",
     "nets",
     "optim",
-    "perceptron_maps",
     "phase_diagram",
     "predict",
     "present",
     "read",
     "rehearsal",
-    "sites",
-    "stacks",
     "structure",
     "study",
     "total_changes",
-    "trace_at",
     "transformer",
     "use_kernel",
-    "vector_field",
     "watch",
 ]
 

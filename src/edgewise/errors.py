@@ -4,7 +4,14 @@ from __future__ import annotations
 
 
 class BadInput(ValueError):
-    """Input that cannot be answered honestly; the message says what was expected, what came instead and what to do."""
+    """Input that cannot be answered honestly; the message says what was expected, what came instead and what to do.
+
+    >>> import edgewise
+    >>> edgewise.predict("gtp2")
+    Traceback (most recent call last):
+        ...
+    edgewise.errors.BadInput: ...
+    """
 
 
 class NotCovered(BadInput):

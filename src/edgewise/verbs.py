@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from edgewise.errors import BadInput
 from edgewise.models.describe import describe
-from edgewise.models.source import read_source
+from edgewise.models.source import Source, read_source
 from edgewise.nouns.architecture import Architecture
-from edgewise.nouns.perceptron import Perceptron
 from edgewise.nouns.trace import GRADIENTS, Trace
 from edgewise.nouns.verdict import Verdict
 
@@ -17,29 +16,30 @@ if TYPE_CHECKING:
     from edgewise.audit.finding import AuditFinding
     from edgewise.critical.critical_point import CriticalPoint
     from edgewise.critical.phase_diagram import PhaseDiagram
-    from edgewise.critical.vector_field import VectorField
     from edgewise.judgement.comparison import Comparison
-    from edgewise.theory.perceptron.maps import PerceptronMaps
 
 Range = tuple[float, float, int]  # low, high, number of points
 
 
 def predict(
     source: Any,
+    batch: Any = None,
     *,
     start: Any = None,
     start_overlap: float = 0.0,
     readout: str | None = None,
     progress: Callable[[float], None] | None = None,
     closure: str = "exact",
+    **knobs: Any,
 ) -> Trace:
-    """The orbit through depth, from the description alone: no weights, no data.
+    """Predict the trace through depth from the description alone: no weights, no data.
 
-    A model is described by its behaviour, and one pass through it is measured. Where that and the theory part by more
+    A model is described by its behavior, and one pass through it is measured. If that and the theory differ by more
     than the stated error, or the theory does not cover the model, the trace is the measured one, and `trace.departure`
     says why.
 
     source         any source (`edgewise.models.source` lists them): preset name, config, knobs, file, model
+    batch          for a model: what it is read and measured on; default: made from its own signature
     start          where the data starts: a measured `Trace`, or a Gram matrix x_a.x_b/width of shape (tokens, tokens)
     start_overlap  mean cosine of two input tokens when there is no `start`
     readout        "token" for a loss per token, "pooled" for one of the mean over tokens, "class" for one of a single
@@ -47,21 +47,28 @@ def predict(
     progress       called with the fraction done where the dense recursion is needed, which may take a while
     closure        "exact" softmax moments; "large_n" or "random_energy", published approximations, for comparison;
                    "frozen", without the gradient through the softmax
+    knobs          knobs of the description that are changed, as in the shell: depth, tokens, norm, ...
 
-    >>> predict({"depth": 6, "tokens": 16}).depth
+    >>> predict("gpt2", depth=6, tokens=16).depth
     6
     """
     from edgewise.theory.predict import predict as predict_network
 
     _refuse_readout(readout)
-    measured = _measured(source, start, readout)
+    content = read_source(source)
+    if knobs and (content.model is not None or content.factory is not None):
+        raise BadInput(
+            f"a model is predicted as it is, got {', '.join(knobs)}. "
+            "Change its description: edgewise.predict(edgewise.describe(model), depth=48)."
+        )
+    measured = _measured(content, batch, start, readout)
     kind = readout or ("" if measured is None else measured.readout)
     gradient = GRADIENTS.get(kind, "token")
     if measured is not None and measured.architecture is None:
-        trace = _undescribed(source, measured, start is None and closure == "exact")
+        trace = _undescribed(source, batch, measured, start is None and closure == "exact")
         return trace.with_provenance(readout=kind)
     read = None if measured is None or measured is start else measured.architecture
-    network = describe(source) if read is None else read
+    network = describe(source, batch, **knobs) if read is None else read
     theory = predict_network(
         network,
         start=start,
@@ -84,9 +91,8 @@ def _refuse_readout(readout: str | None) -> None:
         raise BadInput(f"readout must be one of {', '.join(GRADIENTS)}, got {readout!r}.")
 
 
-def _measured(source: Any, start: Any, readout: str | None) -> Trace | None:
+def _measured(content: Source, batch: Any, start: Any, readout: str | None) -> Trace | None:
     """One pass through a model that is at hand, with its description; None for what has no modules."""
-    content = read_source(source)
     if content.model is None and content.factory is None:
         return None
     wanted = None if readout is None else (GRADIENTS[readout],)
@@ -98,13 +104,13 @@ def _measured(source: Any, start: Any, readout: str | None) -> Trace | None:
         return start
     from edgewise.probe.measure import measure  # here: it imports torch, which a description does without
 
-    return measure(content, readouts=wanted, attention=False, pair=False)
+    return measure(content, batch, readouts=wanted, attention=False, pair=False)
 
 
-def _undescribed(source: Any, measured: Trace, allowed: bool) -> Trace:
-    """The measured trace of a model without a description; refused where theory itself was asked for."""
+def _undescribed(source: Any, batch: Any, measured: Trace, allowed: bool) -> Trace:
+    """The measured trace of a model without a description; raises if the theory itself was requested."""
     try:
-        describe(source)
+        describe(source, batch)
     except BadInput as refusal:
         if not allowed:
             raise
@@ -202,13 +208,17 @@ def critical_point(
     readout: str = "token",
     start_overlap: float = 0.0,
 ) -> CriticalPoint:
-    """Values of the free knobs at which the exponents vanish over this depth, or what is left of them.
+    """Find the values of the free knobs at which the exponents vanish over this depth, or what is left of them.
 
     source         a transformer or a perceptron, from any source
     free           one knob, or two, that may change. By default the attention branch (without attention the MLP's
                    input gain); of a perceptron the weight variance, which is put on the edge of chaos
     readout        "token" or "pooled", as in `predict`
     start_overlap  mean cosine of two input tokens
+
+    >>> network = describe({"depth": 12, "tokens": 16, "norm": "post"})
+    >>> sorted(critical_point(network).values)
+    ['attention_branch']
     """
     from edgewise.critical.critical_point import solve
     from edgewise.critical.exponents import within_reach
@@ -218,44 +228,10 @@ def critical_point(
         return solve(network, names, readout, start_overlap, budget)
 
 
-def vector_field(
-    source: Any,
-    *,
-    norms: Range = (0.1, 10.0, 21),
-    overlaps: Range = (0.0, 0.99, 21),
-    starts: Sequence[float] = (0.0, 0.3, 0.6, 0.9),
-) -> VectorField:
-    """The flow of (norm, overlap) under one block, with its fixed points and the network's own orbits.
-
-    source    a transformer without a special position (no mask, window, RoPE, ALiBi), from any source
-    norms     (low, high, points) of the mean square per coordinate, spaced by ratio
-    overlaps  (low, high, points) of the mean cosine
-    starts    overlaps from which the network's own orbit is followed
-    """
-    from edgewise.critical.vector_field import flow
-
-    return flow(_transformer(source), norms, overlaps, tuple(starts))
-
-
-def perceptron_maps(source: Any) -> PerceptronMaps:
-    """Length and correlation maps, limits, orbits, circles and the edge of chaos of one random perceptron.
-
-    source  a Perceptron, a dict of its knobs, or "mlp:ACTIVATION"
-    """
-    from edgewise.theory.perceptron.maps import PerceptronMaps
-
-    network = describe(source)
-    if not isinstance(network, Perceptron):
-        raise BadInput(
-            'perceptron_maps takes a perceptron, got a transformer. Give a Perceptron or "mlp:tanh".'
-        )
-    return PerceptronMaps(network)
-
-
 def _transformer(source: Any) -> Architecture:
     network = describe(source)
     if not isinstance(network, Architecture):
-        raise BadInput("this needs a transformer; for a perceptron use edgewise.perceptron_maps.")
+        raise BadInput("this needs a transformer; for a perceptron use edgewise.critical.perceptron_maps.")
     return network
 
 
@@ -263,8 +239,6 @@ __all__ = [
     "compare",
     "critical_point",
     "judge",
-    "perceptron_maps",
     "phase_diagram",
     "predict",
-    "vector_field",
 ]

@@ -10,9 +10,10 @@ import click
 import pytest
 
 from edgewise.cli.measure_command import measure
-from edgewise.cli.options import as_text, parse_settings, parse_value
+from edgewise.cli.options import parse_settings, parse_value
 from edgewise.cli.predict_command import predict
 from edgewise.errors import BadInput
+from edgewise.models.describe import knobs_text
 
 
 @pytest.mark.parametrize(
@@ -73,8 +74,8 @@ def test_unreadable_values_are_refused() -> None:
 
 
 def test_settings_as_text() -> None:
-    assert as_text({"norm": "post", "rope": True, "window": None}) == "norm=post, rope=true, window=null"
-    assert as_text(dict.fromkeys("abcde", 1)) == "a=1, b=1, c=1 and 2 more"
+    assert knobs_text({"norm": "post", "rope": True, "window": None}) == "norm=post, rope=true, window=null"
+    assert knobs_text(dict.fromkeys("abcde", 1)) == "a=1, b=1, c=1 and 2 more"
 
 
 @pytest.mark.parametrize("command", [predict, measure])

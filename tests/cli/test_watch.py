@@ -28,14 +28,16 @@ Capture = pytest.CaptureFixture[str]
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path, model, criterion = tmp_path_factory.mktemp("runs") / "a", encoder(), nn.CrossEntropyLoss()
-    with edgewise.watch(model, everything=True, to=path, loss=criterion, quiet=True):
+    with edgewise.watch(model, everything=True, to=path, criterion=criterion, quiet=True):
         train(model, 24, criterion)
     return path
 
 
 def with_alarm(tmp_path: Path, kind: AlarmKind) -> Path:
     model, criterion = encoder(), nn.CrossEntropyLoss()
-    with edgewise.watch(model, everything=True, to=tmp_path / "run", loss=criterion, quiet=True) as handle:
+    with edgewise.watch(
+        model, everything=True, to=tmp_path / "run", criterion=criterion, quiet=True
+    ) as handle:
         train(model, 2, criterion)
         handle._raise(
             Alarm(kind, 1, "block.1", 3, 0, "It grows.", "attention", ruled_out=("the rate",), rows=40)
@@ -138,7 +140,7 @@ def test_a_run_that_was_taken_up_again_goes_on(
     path, model, criterion = tmp_path / "run", encoder(), nn.CrossEntropyLoss()
     for first_step in (0, 2):
         handle = edgewise.watch(
-            model, everything=True, to=path, loss=criterion, quiet=True, first_step=first_step
+            model, everything=True, to=path, criterion=criterion, quiet=True, first_step=first_step
         )
         train(model, 2, criterion)
         if not first_step:
@@ -214,7 +216,7 @@ def test_a_mistake_in_a_hostile_folder_is_shown_and_not_sent(tmp_path: Path, cap
 def watched(path: Path, steps: int, **options: Any) -> Path:
     """A run of some steps, every one of them sampled."""
     model, criterion = encoder(), nn.CrossEntropyLoss()
-    with edgewise.watch(model, everything=True, to=path, quiet=True, **{"loss": criterion} | options):
+    with edgewise.watch(model, everything=True, to=path, quiet=True, **{"criterion": criterion} | options):
         train(model, steps, criterion)
     return path
 
@@ -222,7 +224,7 @@ def watched(path: Path, steps: int, **options: Any) -> Path:
 def off(path: Path) -> None:
     """A run whose monitor dies of an error of its own."""
     model, criterion = encoder(), nn.CrossEntropyLoss()
-    with edgewise.watch(model, everything=True, to=path, loss=criterion, quiet=True) as handle:
+    with edgewise.watch(model, everything=True, to=path, criterion=criterion, quiet=True) as handle:
         train(model, 25, criterion)
         handle.fail(ValueError("on purpose"))
 
@@ -232,7 +234,7 @@ def killed(path: Path) -> None:
     script = (
         "import os, sys, torch, edgewise\nfrom tests.monitor.subjects import encoder, train\n"
         "model, criterion = encoder(), torch.nn.CrossEntropyLoss()\n"
-        "handle = edgewise.watch(model, everything=True, to=sys.argv[1], loss=criterion, quiet=True)\n"
+        "handle = edgewise.watch(model, everything=True, to=sys.argv[1], criterion=criterion, quiet=True)\n"
         "train(model, 25, criterion)\nhandle.folder.flush()\nos._exit(1)\n"
     )
     assert run_python(script, str(path)) == 1
@@ -254,8 +256,8 @@ def unread(path: Path) -> None:
 UNSEEN = {
     "few rows": (lambda path: watched(path, 19), "Only 19 rows were stored, and most alarms need 20."),
     "no loss": (
-        lambda path: watched(path, 25, loss=None),
-        "The loss was never reported. Give the criterion as loss=",
+        lambda path: watched(path, 25, criterion=None),
+        "The loss was never reported. Give the criterion as criterion=",
     ),
     "off": (off, "The monitor switched itself off at step 25, and nothing after that was watched"),
     "killed": (killed, "The run stopped without an end"),
@@ -299,11 +301,11 @@ def test_thirty_steps_without_a_number_as_loss_are_an_alarm(tmp_path: Path, caps
 
 def test_the_end_of_a_run_says_what_was_not_seen(capsys: Capture) -> None:
     model, criterion = encoder(), nn.CrossEntropyLoss()
-    with edgewise.watch(model, loss=criterion, everything=True):
+    with edgewise.watch(model, criterion=criterion, everything=True):
         train(model, 3, criterion)
     said = capsys.readouterr().err
     assert "the monitor did not see enough to say that nothing is wrong:\n  Only 3 rows were stored" in said
-    with edgewise.watch(model, loss=criterion, everything=True) as handle:
+    with edgewise.watch(model, criterion=criterion, everything=True) as handle:
         train(model, 25, criterion)
     assert handle.unseen == [] and "did not see enough" not in capsys.readouterr().err
 
@@ -312,7 +314,7 @@ def test_a_run_that_is_never_closed_ends_with_its_process(tmp_path: Path) -> Non
     script = (
         "import sys, torch, edgewise\nfrom tests.monitor.subjects import encoder, train\n"
         "model, criterion = encoder(), torch.nn.CrossEntropyLoss()\n"
-        "handle = edgewise.watch(model, everything=True, to=sys.argv[1], loss=criterion, quiet=True)\n"
+        "handle = edgewise.watch(model, everything=True, to=sys.argv[1], criterion=criterion, quiet=True)\n"
         "train(model, 25, criterion)\n"
     )
     assert run_python(script, str(tmp_path / "run")) == 0

@@ -25,7 +25,7 @@ def test_a_perceptron_is_critical_at_its_edge_of_chaos() -> None:
 def test_exponents_of_a_tanh_perceptron_vanish_on_its_edge() -> None:
     point = edgewise.critical_point(edgewise.Perceptron("tanh", 3.0, 0.1))
     assert abs(point.angle) < 1e-5 and abs(point.gradient) < 1e-5
-    assert edgewise.perceptron_maps(point.architecture).limits.chi_1 == pytest.approx(1.0, abs=1e-5)
+    assert edgewise.critical.perceptron_maps(point.architecture).limits.chi_1 == pytest.approx(1.0, abs=1e-5)
 
 
 def test_a_perceptron_without_an_edge_says_so() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 import edgewise
 from edgewise.critical.asymptotics import asymptotics
-from edgewise.critical.vector_field import orbits
+from edgewise.critical.stream_flow import orbits
 from edgewise.errors import BadInput
 from edgewise.theory.simplex.drive import propagate_simplex
 
@@ -208,19 +208,19 @@ def test_bad_free_knobs_are_refused(free, words):
 
 def test_the_vector_field_vanishes_at_its_fixed_points():
     network = family(mlp_in_gain=3.0, attention_branch=0.2)
-    field = edgewise.vector_field(network, norms=(0.2, 3.0, 9), overlaps=(0.0, 0.9, 7))
+    field = edgewise.critical.vector_field(network, norms=(0.2, 3.0, 9), overlaps=(0.0, 0.9, 7))
     assert field.d_overlap.shape == (7, 9) and len(field.trajectories) == 4
     stable = [p for p in field.fixed_points if p.stable]
     assert stable
-    at = edgewise.vector_field(
+    at = edgewise.critical.vector_field(
         network, norms=(stable[0].norm, stable[0].norm * 1.01, 2), overlaps=(stable[0].overlap, 0.99, 2)
     )
     assert abs(at.d_log_norm[0, 0]) < 1e-6 and abs(at.d_overlap[0, 0]) < 1e-6
     json.dumps(field.json())
-    whole = edgewise.vector_field(network.replace(depth=1)).norm
+    whole = edgewise.critical.vector_field(network.replace(depth=1)).norm
     assert (whole[0], whole[10], whole[-1]) == pytest.approx((0.1, 1.0, 10.0))  # unless it is said otherwise
     with pytest.raises(BadInput, match="causal"):
-        edgewise.vector_field(family(causal=True))
+        edgewise.critical.vector_field(family(causal=True))
 
 
 def test_orbits_are_those_of_the_recursion_also_where_a_stream_is_lost():

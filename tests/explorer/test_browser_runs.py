@@ -164,7 +164,7 @@ def rehearsed(folder: Path) -> float:
     )
     assert rate.best is not None
     optimizer = torch.optim.AdamW(model.parameters(), rate.best)
-    with edgewise.watch(model, to=folder, loss=criterion, quiet=True, rate=rate, everything=True):
+    with edgewise.watch(model, to=folder, criterion=criterion, quiet=True, rate=rate, everything=True):
         for step, x in enumerate(batches):
             optimizer.param_groups[0]["lr"] = rate.best * 1.25**step
             optimizer.zero_grad()

@@ -26,14 +26,14 @@ def test_arrows_paths_and_points_are_those_of_vector_field() -> None:
     network = plain_block().replace(mlp_in_gain=3.0)
     low, high = drawn["extent"]
     across, up = flow.GRID
-    field = edgewise.vector_field(
+    field = edgewise.critical.vector_field(
         network, norms=(low, high, across), overlaps=(0.0, 1 - 1e-9, up), starts=flow.STARTS
     )
     np.testing.assert_allclose(drawn["arrows"][0], field.d_log_norm.ravel(), rtol=1e-3, atol=1e-6)
     np.testing.assert_allclose(drawn["arrows"][1], field.d_overlap.ravel(), rtol=1e-3, atol=1e-6)
     np.testing.assert_allclose(drawn["paths"][:-1], field.trajectories, rtol=1e-4)
     assert drawn["points"] == [point.json() for point in field.fixed_points]
-    own = edgewise.vector_field(network.replace(embedding_norm=4.0), starts=(0.5,)).trajectories[0]
+    own = edgewise.critical.vector_field(network.replace(embedding_norm=4.0), starts=(0.5,)).trajectories[0]
     np.testing.assert_allclose(drawn["paths"][-1], own, rtol=1e-4)
 
 

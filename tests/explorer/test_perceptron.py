@@ -29,7 +29,7 @@ def request(**wanted: Any) -> PerceptronRequest:
 
 def test_maps_orbits_and_limits_are_the_librarys() -> None:
     drawn = maps_answer(request(**CHAOS, length=0.5, correlation=0.9))
-    maps = edgewise.perceptron_maps(edgewise.Perceptron("tanh", 4.0, 0.05))
+    maps = edgewise.critical.perceptron_maps(edgewise.Perceptron("tanh", 4.0, 0.05))
     np.testing.assert_allclose(drawn["length"]["y"], maps.length(drawn["length"]["x"]), rtol=1e-3)
     np.testing.assert_allclose(
         drawn["correlation"]["y"], maps.correlation(drawn["correlation"]["x"]), rtol=2e-3

@@ -96,7 +96,8 @@ from edgewise.cli.main import run
 from tests.monitor.subjects import encoder, train
 model, criterion = encoder(), torch.nn.CrossEntropyLoss()
 for first_step in (0, 5):
-    with edgewise.watch(model, everything=True, to=sys.argv[1], loss=criterion, quiet=True, first_step=first_step) as h:
+    options = dict(everything=True, quiet=True, first_step=first_step)
+    with edgewise.watch(model, sys.argv[1], criterion=criterion, **options) as h:
         train(model, 5, criterion)
     assert h.error == "", h.error
 assert list(edgewise.read(sys.argv[1], frame=False)["step"]) == list(range(10))

@@ -79,8 +79,8 @@ def work(folder: str) -> None:  # noqa: ARG001
         model, optimizer, _ = sharded(kind)
         like = make()
         plan = edgewise.critical_plan(like, batch, goal="depth-mup", embeddings=True)
-        applied = edgewise.initialize_(model, plan, generator=3)
-        edgewise.initialize_(like, plan, generator=3)
+        applied = edgewise.initialize_(model, plan=plan, generator=3)
+        edgewise.initialize_(like, plan=plan, generator=3)
         for module in model.modules():  # what was written into gathered copies alone would be gone now
             getattr(module, "reshard", lambda: None)()
         assert plan.changes and same(dict(whole(model)), dict(whole(like)))

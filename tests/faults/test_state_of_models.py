@@ -32,7 +32,7 @@ MODELS = [(kind, dtype) for kind in KINDS for dtype in TYPES]
 
 
 def _change_and_back(model: nn.Module) -> None:
-    edgewise.initialize_(model, "critical", generator=0).undo()
+    edgewise.initialize_(model, plan="critical", generator=0).undo()
 
 
 VERBS: dict[str, Callable[[nn.Module], Any]] = {

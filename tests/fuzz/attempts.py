@@ -56,7 +56,9 @@ def _judged(trace: edgewise.Trace) -> None:
 def _knobs(given: Input) -> None:
     network, options, verb = edgewise.transformer(**given["knobs"]), given["options"], given["verb"]
     if verb == "vector_field":
-        field = edgewise.vector_field(network, norms=(0.5, 2.0, 3), overlaps=(0.0, 0.9, 3), starts=(0.1,))
+        field = edgewise.critical.vector_field(
+            network, norms=(0.5, 2.0, 3), overlaps=(0.0, 0.9, 3), starts=(0.1,)
+        )
         require(field is not None, "no field")
         return
     if verb == "phase_diagram":
@@ -86,7 +88,7 @@ def _perceptrons(given: Input) -> None:
         )
         json.dumps(point.json(), allow_nan=False)
     else:
-        limits = edgewise.perceptron_maps(network).limits
+        limits = edgewise.critical.perceptron_maps(network).limits
         require(limits.phase in ("ordered", "chaotic", "critical"), limits.phase)
         require(abs(limits.correlation_fixed_point) <= 1 + 1e-9, f"c* = {limits.correlation_fixed_point}")
 
@@ -154,7 +156,7 @@ def _measure(model: torch.nn.Module, given: Input) -> None:
 def _plan(model: torch.nn.Module, given: Input) -> None:
     plan = edgewise.critical_plan(model, tokens=given["tokens"])
     if plan.changes and given["weights"] != "meta":
-        edgewise.initialize_(model, plan, generator=0).undo()
+        edgewise.initialize_(model, plan=plan, generator=0).undo()
 
 
 VERBS: dict[str, Callable[[torch.nn.Module, Input], Any]] = {

@@ -238,7 +238,7 @@ def read_in_python(run: Path, verb: str) -> None:
     if verb == "read":
         require("step" in edgewise.read(run, frame=False), "no steps")
     else:
-        require(len(edgewise.trace_at(run).sites) == DEPTH + 1, "another depth")
+        require(len(edgewise.monitor.trace_at(run).sites) == DEPTH + 1, "another depth")
 
 
 def check_alarms(given: dict[str, Any], code: int, out: str) -> None:

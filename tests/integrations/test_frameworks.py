@@ -184,7 +184,7 @@ def test_a_closure_inside_the_step_is_watched() -> None:
     for watched in (False, True):
         model, criterion = encoder(), nn.CrossEntropyLoss()
         optimizer = torch.optim.SGD(model.parameters(), 0.1)
-        handle = edgewise.watch(model, everything=True, quiet=True, loss=criterion) if watched else None
+        handle = edgewise.watch(model, everything=True, quiet=True, criterion=criterion) if watched else None
         for x in batches(3):
             optimizer.step(partial(_pass, model, optimizer, criterion, x))
         weights.append(torch.cat([p.detach().flatten() for p in model.parameters()]))
@@ -211,7 +211,7 @@ def test_tensorboard_holds_the_rows(tmp_path: Path) -> None:
     model, criterion = encoder(), nn.CrossEntropyLoss()
     with (
         SummaryWriter(str(tmp_path / "board")) as writer,
-        edgewise.watch(model, everything=True, loss=criterion, quiet=True, mirror=writer),
+        edgewise.watch(model, everything=True, criterion=criterion, quiet=True, mirror=writer),
     ):
         losses = train(model, 3, criterion)
     events = EventAccumulator(str(tmp_path / "board")).Reload()
@@ -226,7 +226,7 @@ def test_wandb_offline_holds_the_rows(tmp_path: Path, monkeypatch: pytest.Monkey
         monkeypatch.setattr(sys, hook, getattr(sys, hook))
     model, criterion = encoder(), nn.CrossEntropyLoss()
     run = wandb.init(mode="offline", dir=str(tmp_path), project="edgewise")
-    with edgewise.watch(model, everything=True, loss=criterion, quiet=True) as handle:
+    with edgewise.watch(model, everything=True, criterion=criterion, quiet=True) as handle:
         losses = train(model, 3, criterion)
         run.log({"mine": 1.0})
     assert dict(run.summary)["edgewise/loss"] == pytest.approx(losses[-1], rel=1e-6)
@@ -239,7 +239,7 @@ def test_trackio_holds_the_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setenv("TRACKIO_DIR", str(tmp_path))
     model, criterion = encoder(), nn.CrossEntropyLoss()
     trackio.init(project="edgewise", name="one")
-    with edgewise.watch(model, everything=True, loss=criterion, quiet=True) as handle:
+    with edgewise.watch(model, everything=True, criterion=criterion, quiet=True) as handle:
         losses = train(model, 3, criterion)
     assert list(handle.sinks.targets) == ["trackio"]
     trackio.finish()

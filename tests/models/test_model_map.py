@@ -88,7 +88,7 @@ def watch_one_step(model: nn.Module) -> None:
 
 
 VERBS: dict[str, tuple[Callable[[nn.Module], Any], dict[str, int]]] = {
-    "sites": (edgewise.sites, {"blocks": 4, "stacks": 1, "configs": 1, "readings": 0}),
+    "sites": (edgewise.models.sites, {"blocks": 4, "stacks": 1, "configs": 1, "readings": 0}),
     "structure": (edgewise.structure, {"blocks": 4, "stacks": 0, "configs": 1, "readings": 1}),
     "describe": (edgewise.describe, {"blocks": 4, "stacks": 0, "configs": 1, "readings": 1}),
     "measure": (edgewise.measure, {"blocks": 4, "stacks": 0, "configs": 1, "readings": 1}),

@@ -60,7 +60,7 @@ def true_matrices(model: Strange, kind: str, block: int) -> dict[str, Tensor]:
 @pytest.mark.parametrize("kind", KINDS)
 def test_matrices_with_unusual_names_have_their_roles(kind: str) -> None:
     model = Strange(**KINDS[kind])
-    found = edgewise.sites(model)
+    found = edgewise.models.sites(model)
     assert found.depth == DEPTH and "as the model behaves" in found.assumed[0] and not found.unrecognised
     assert (found.final_norm, found.head, found.embeddings) == ("last", "readout", ("table", "places"))
     for index, block in enumerate(found.blocks):
@@ -168,10 +168,10 @@ def test_roles_survive_json() -> None:
 
 def test_no_pass_is_tried_without_weights_and_nothing_is_read_on_where_nothing_attends() -> None:
     with pytest.raises(edgewise.BadInput, match="behavior is not read on the meta device"):
-        edgewise.sites(Strange().to("meta"))
+        edgewise.models.sites(Strange().to("meta"))
     plain = nn.Sequential(*[nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 8)) for _ in range(3)])
     with pytest.raises(edgewise.BadInput, match="no softmax ran in this model"):
-        edgewise.sites(plain)
+        edgewise.models.sites(plain)
 
 
 class Spread(nn.Module):
@@ -210,7 +210,7 @@ class Gained(nn.Module):
 def test_matrices_that_are_stored_in_unusual_ways_have_roles() -> None:
     torch.manual_seed(0)
     model = nn.Sequential(Spread(), Spread())
-    found = edgewise.sites(model)
+    found = edgewise.models.sites(model)
     site = found.blocks[0].attention
     assert (site.heads, site.kv_heads, found.stacks[0].norm) == (2, 2, "pre")
     assert site.query.derived and site.query.parameter == "0.p.parametrizations.weight.original"
@@ -240,7 +240,7 @@ class Alone(Block):
 
 
 def test_a_block_of_attention_alone_has_no_mlp() -> None:
-    found = edgewise.sites(Strange(USUAL, kind=Alone))
+    found = edgewise.models.sites(Strange(USUAL, kind=Alone))
     assert found.depth == DEPTH and [block.mlp for block in found.blocks] == [None] * DEPTH
     with pytest.raises(edgewise.BadInput, match="attention alone"):
         _ = found.blocks[0].feed_forward
@@ -249,7 +249,7 @@ def test_a_block_of_attention_alone_has_no_mlp() -> None:
 def test_layers_that_share_a_module_are_counted_by_their_calls() -> None:
     torch.manual_seed(0)
     layer = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True, norm_first=True)
-    found = edgewise.sites(nn.Sequential(*[layer] * 3))
+    found = edgewise.models.sites(nn.Sequential(*[layer] * 3))
     assert (found.depth, len(found.blocks), found.blocks[0].calls) == (3, 1, 3)
 
 

@@ -103,7 +103,7 @@ def test_a_module_that_cannot_be_copied_is_an_error_that_says_so() -> None:
     ):
         edgewise.total_changes(model, batch())
     assert (
-        edgewise.sites(model)
+        edgewise.models.sites(model)
         .assumed[0]
         .startswith("norm: pre, assumed because a module of the model cannot be")
     )
@@ -112,7 +112,7 @@ def test_a_module_that_cannot_be_copied_is_an_error_that_says_so() -> None:
 
 def test_a_norm_that_does_not_take_a_stream_leaves_the_roles_to_behavior() -> None:
     """The name reader cannot run a batch norm on a stream: its reason is stated, and the roles are the right ones."""
-    found = edgewise.sites(ZOO["batch norm"]())
+    found = edgewise.models.sites(ZOO["batch norm"]())
     assert "BatchNorm1d does not run on a stream (1, 3, 16)" in found.assumed[0]
     for index, block in enumerate(found.blocks):
         roles = [block.attention.query, block.attention.key, block.attention.value, block.attention.output]

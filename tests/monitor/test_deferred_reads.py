@@ -161,7 +161,7 @@ def rows(model: nn.Module, steps: int = 4) -> np.ndarray:
     criterion, optimizer = nn.CrossEntropyLoss(), torch.optim.SGD(model.parameters(), 0.1)
     torch.manual_seed(3)
     stored = []
-    with edgewise.watch(model, everything=True, quiet=True, loss=criterion) as handle:
+    with edgewise.watch(model, everything=True, quiet=True, criterion=criterion) as handle:
         for x in batches(steps):
             optimizer.zero_grad()
             loss_of(model, x, criterion).backward()

@@ -75,7 +75,7 @@ def test_rows_hold_the_step_against_the_edge_and_training_is_the_same(tmp_path: 
 
 def test_without_a_rehearsal_there_is_no_such_number(tmp_path: Path) -> None:
     model, criterion = encoder(), nn.CrossEntropyLoss()
-    with edgewise.watch(model, to=tmp_path, everything=True, loss=criterion, quiet=True):
+    with edgewise.watch(model, to=tmp_path, everything=True, criterion=criterion, quiet=True):
         train(model, 11, criterion)
     assert math.isnan(edgewise.read(tmp_path, frame=False)["stream_change"][10])
 
@@ -90,7 +90,7 @@ def test_what_is_no_rehearsal_is_refused() -> None:
 def test_stored_rows_give_the_same_alarms_again(tmp_path: Path) -> None:
     """What a run said while it trained, its rows say afterwards."""
     model, criterion = encoder(), nn.CrossEntropyLoss()
-    options = {"everything": True, "loss": criterion, "quiet": True, "rate": rehearsed(1e-6)}
+    options = {"everything": True, "criterion": criterion, "quiet": True, "rate": rehearsed(1e-6)}
     with edgewise.watch(model, to=tmp_path, **options) as handle:  # type: ignore[arg-type]
         train(model, 45, criterion)
     said = [(alarm.kind, alarm.step, alarm.what) for alarm in handle.alarms]

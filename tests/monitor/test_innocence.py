@@ -311,7 +311,7 @@ def test_no_error_reaches_the_loop_of_an_encoder(place: str, monkeypatch: pytest
     model, criterion = encoder(), nn.CrossEntropyLoss()
     expected = train(encoder(), 3, criterion)
     monkeypatch.setattr(place, broken)
-    with edgewise.watch(model, everything=True, loss=criterion, quiet=True) as handle:
+    with edgewise.watch(model, everything=True, criterion=criterion, quiet=True) as handle:
         assert train(model, 3, criterion) == expected
     assert handle.error == "Broken: on purpose"
 
@@ -409,7 +409,9 @@ def test_a_watched_model_can_be_copied_and_its_copy_is_not_watched(
     """An average of the weights, or a file of the whole model, would else take the monitor with it."""
     model, criterion = encoder() if kind == "encoder" else hugging_face(kind), nn.CrossEntropyLoss()
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
-    with edgewise.watch(model, everything=True, to=tmp_path / "run", loss=criterion, quiet=True) as handle:
+    with edgewise.watch(
+        model, everything=True, to=tmp_path / "run", criterion=criterion, quiet=True
+    ) as handle:
         for x in batches(2):
             loss_of(model, x, criterion).backward()
             (other := copied(model)).train()

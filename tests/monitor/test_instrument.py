@@ -28,7 +28,7 @@ def one_step(model: nn.Module, **options: Any) -> tuple[Any, torch.Tensor]:
     """One watched step on two sequences of 16 tokens, so that the sample is everything."""
     x = next(iter(batches(1, sequences=2)))
     criterion, optimizer = nn.CrossEntropyLoss(), torch.optim.SGD(model.parameters(), 0.1)
-    own = {} if hasattr(model, "config") else {"loss": criterion}
+    own = {} if hasattr(model, "config") else {"criterion": criterion}
     with edgewise.watch(model, everything=True, quiet=True, **own, **options) as handle:
         loss_of(model, x, criterion).backward()
         optimizer.step()
@@ -209,7 +209,7 @@ def logit_slopes(seed: int, tokens: int, growth: float, width: int = 64) -> tupl
     model, criterion = encoder(width=width, seed=seed), nn.CrossEntropyLoss()
     optimizer = torch.optim.SGD(model.parameters(), 0.0)
     logs: list[float] = []
-    with edgewise.watch(model, everything=True, quiet=True, loss=criterion) as handle:
+    with edgewise.watch(model, everything=True, quiet=True, criterion=criterion) as handle:
         for x in batches(40, sequences=8, tokens=tokens, seed=seed):
             loss_of(model, x, criterion).backward()
             attention = model[1].layers[0].self_attn
@@ -246,7 +246,9 @@ def test_growth_of_the_largest_logit_in_24_networks() -> None:
 
 def test_rows_are_stored_and_read_back(tmp_path: Path) -> None:
     model, criterion = encoder(), nn.CrossEntropyLoss()
-    with edgewise.watch(model, everything=True, to=tmp_path / "run", loss=criterion, quiet=True) as handle:
+    with edgewise.watch(
+        model, everything=True, to=tmp_path / "run", criterion=criterion, quiet=True
+    ) as handle:
         losses = train(model, 31, criterion)
     frame = edgewise.read(tmp_path / "run")
     assert list(frame.index) == list(range(31))
@@ -255,16 +257,16 @@ def test_rows_are_stored_and_read_back(tmp_path: Path) -> None:
     assert list(heads.index) == [0, 10, 20, 30]
     spectrum = heads[["block.0.query_key_spectrum", "block.1.query_key_spectrum"]].notna().to_numpy()
     assert spectrum.tolist() == [[True, False], [False, False], [False, False], [False, True]]
-    assert edgewise.trace_at(tmp_path / "run", 30).norm == pytest.approx(handle.trace().norm)
-    verdict = edgewise.judge(edgewise.trace_at(tmp_path / "run", 5))
+    assert edgewise.monitor.trace_at(tmp_path / "run", 30).norm == pytest.approx(handle.trace().norm)
+    verdict = edgewise.judge(edgewise.monitor.trace_at(tmp_path / "run", 5))
     assert math.isfinite(verdict.angle.at_depth) and verdict.probability is None
     with pytest.raises(BadInput, match="step 40 was not stored; the nearest one is 30"):
-        edgewise.trace_at(tmp_path / "run", 40)
+        edgewise.monitor.trace_at(tmp_path / "run", 40)
 
 
 def test_a_model_that_cannot_be_read_is_watched_by_its_loss() -> None:
     model, criterion = nn.Sequential(nn.Embedding(64, 8), nn.Linear(8, 64)), nn.CrossEntropyLoss()
-    with edgewise.watch(model, everything=True, loss=criterion, quiet=True) as handle:
+    with edgewise.watch(model, everything=True, criterion=criterion, quiet=True) as handle:
         losses = train(model, 3, criterion)
     assert handle.row()["loss"] == pytest.approx(losses[-1])
     assert handle.places.blind and handle.error == ""
@@ -357,9 +359,9 @@ def test_double_precision_is_watched(recwarn: pytest.WarningsRecorder) -> None:
 def test_a_loss_that_nobody_reports_is_asked_for_once(capsys: pytest.CaptureFixture[str]) -> None:
     said = []
     for criterion in (None, nn.CrossEntropyLoss()):
-        with edgewise.watch(encoder(), loss=criterion) as handle:
+        with edgewise.watch(encoder(), criterion=criterion) as handle:
             train(handle.model, 5, criterion)
-        said.append(capsys.readouterr().err.count("not watched: the loss. Give the criterion as loss="))
+        said.append(capsys.readouterr().err.count("not watched: the loss. Give it as criterion="))
     assert said == [1, 0]
 
 
@@ -403,7 +405,7 @@ def test_a_network_without_blocks_is_watched_as_a_whole(capsys: pytest.CaptureFi
     model[4].requires_grad_(False)
     criterion = nn.CrossEntropyLoss()
     optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], 0.1)
-    with edgewise.watch(model, everything=True, loss=criterion) as handle:
+    with edgewise.watch(model, everything=True, criterion=criterion) as handle:
         for _ in range(2):
             optimizer.zero_grad()
             criterion(model(torch.randn(4, 1, 8, 8)), torch.arange(4)).backward()
@@ -421,7 +423,7 @@ def test_a_network_without_blocks_is_watched_as_a_whole(capsys: pytest.CaptureFi
 def test_a_network_without_matrices_is_watched_by_its_loss() -> None:
     model, criterion = nn.LayerNorm(8), nn.MSELoss()
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
-    with edgewise.watch(model, everything=True, loss=criterion, quiet=True) as handle:
+    with edgewise.watch(model, everything=True, criterion=criterion, quiet=True) as handle:
         criterion(model(torch.randn(4, 8)), torch.zeros(4, 8)).backward()
         optimizer.step()
     assert handle.error == "" and handle.row()["loss"] > 0 and math.isnan(handle.row()["gradient_norm"])

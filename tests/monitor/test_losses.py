@@ -99,7 +99,7 @@ def test_what_lasts_thirty_steps_is_seen_in_ten_rows_or_in_those_of_sixty_steps(
 def test_the_loss_of_steps_without_a_row_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("edgewise.monitor.budget.TOTAL", 0.0)
     model, criterion = encoder(), nn.CrossEntropyLoss()
-    with edgewise.watch(model, budget=1e-6, loss=criterion, quiet=True) as handle:
+    with edgewise.watch(model, budget=1e-6, criterion=criterion, quiet=True) as handle:
         losses = train(model, 12, criterion)
     assert handle.budget.samples == 1 and list(handle.history.losses.steps) == list(range(12))
     assert np.exp(handle.history.losses.last(12)) == pytest.approx(losses, rel=1e-5)
@@ -123,7 +123,7 @@ def test_a_loss_that_is_not_a_number_is_said_though_the_budget_pays_for_no_row(
             return super().forward(input, target) * (math.nan if self.calls > 20 else 1.0)
 
     model, criterion = encoder(), Ends()
-    with edgewise.watch(model, 1e-6, tmp_path / "run", loss=criterion, quiet=True) as handle:
+    with edgewise.watch(model, tmp_path / "run", budget=1e-6, criterion=criterion, quiet=True) as handle:
         train(model, 40, criterion)
     assert [(alarm.kind.value, alarm.step) for alarm in handle.alarms] == [("not_a_number", 20)]
     assert handle.dossiers.paths == []  # the batch of that step is not known
@@ -131,7 +131,7 @@ def test_a_loss_that_is_not_a_number_is_said_though_the_budget_pays_for_no_row(
 
 def test_a_handle_says_what_it_does() -> None:
     model, criterion = encoder(), nn.CrossEntropyLoss()
-    with edgewise.watch(model, everything=True, loss=criterion, quiet=True) as handle:
+    with edgewise.watch(model, everything=True, criterion=criterion, quiet=True) as handle:
         train(model, 2, criterion)
         assert repr(handle).startswith(
             "<watch of Sequential, at step 2: sampled 2 of 2 steps, now every step;"
@@ -199,7 +199,7 @@ class Broken(nn.CrossEntropyLoss):
 def test_a_loss_that_is_not_finite_alarms_at_once(options: dict[str, Any], first: int, value: float) -> None:
     """From the first step on too, and between rows: it was taken for a loss that nobody reported."""
     model, criterion = encoder(), Broken(range(first, 30), value)
-    with edgewise.watch(model, loss=criterion, quiet=True, **options) as handle:
+    with edgewise.watch(model, criterion=criterion, quiet=True, **options) as handle:
         train(model, 30, criterion)
     assert [(alarm.kind.value, alarm.step) for alarm in handle.alarms][:1] == [("not_a_number", first)]
     assert not any("never reported" in sentence for sentence in handle.unseen)
@@ -223,7 +223,7 @@ def test_on_another_device_every_loss_is_seen_without_waiting(
     monkeypatch.setattr("edgewise.monitor.instrument.HOST", ())
     monkeypatch.setattr("edgewise.monitor.budget.Budget.due", lambda budget, *_: budget.steps == 20)
     model, criterion = encoder(), Broken([at])
-    with edgewise.watch(model, loss=criterion, quiet=True) as handle:
+    with edgewise.watch(model, criterion=criterion, quiet=True) as handle:
         losses = train(model, 40, criterion)
     assert handle.budget.samples == 2 and handle.error == ""
     alarm = handle.alarms[0]
@@ -248,6 +248,6 @@ def test_the_ring_gives_losses_in_order_and_never_waits() -> None:
 def test_a_negative_loss_is_a_number_and_is_reported() -> None:
     """Its logarithm is none: it was called not finite, and not reported."""
     model, criterion = encoder(), Broken(range(5, 30), -100.0)
-    with edgewise.watch(model, loss=criterion, everything=True, quiet=True) as handle:
+    with edgewise.watch(model, criterion=criterion, everything=True, quiet=True) as handle:
         train(model, 30, criterion)
     assert "not_a_number" not in [alarm.kind.value for alarm in handle.alarms] and handle.unseen == []

@@ -118,7 +118,7 @@ def test_the_encoder_of_torch_is_told_what_to_hide() -> None:
     model, criterion = Padded(), nn.CrossEntropyLoss()
     x = next(iter(batches(1)))
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
-    with edgewise.watch(model, everything=True, quiet=True, loss=criterion) as handle:
+    with edgewise.watch(model, everything=True, quiet=True, criterion=criterion) as handle:
         criterion(model(x).flatten(0, 1), x.flatten()).backward()
         optimizer.step()
     group = handle.instrument.groups[0]
@@ -137,7 +137,7 @@ def test_a_mask_given_at_the_call_is_noticed() -> None:
             return self.inner[2](self.inner[1](self.inner[0](x), mask=mask, is_causal=True))
 
     model, criterion, x = Causal(), nn.CrossEntropyLoss(), next(iter(batches(1)))
-    with edgewise.watch(model, everything=True, quiet=True, loss=criterion) as handle:
+    with edgewise.watch(model, everything=True, quiet=True, criterion=criterion) as handle:
         optimizer = torch.optim.SGD(model.parameters(), 0.1)
         criterion(model(x).flatten(0, 1), x.flatten()).backward()
         optimizer.step()
@@ -187,7 +187,7 @@ Step = tuple[list[float], list[float]]
 def hidden_at_times(model: nn.Module, bare: Hiding, hides: list[Tensor | None]) -> tuple[list[Step], Any]:
     """(entropies by the monitor, by torch) of every step, and the handle."""
     criterion, optimizer, found = nn.CrossEntropyLoss(), torch.optim.SGD(bare.parameters(), 0.1), []
-    with edgewise.watch(bare, everything=True, quiet=True, loss=criterion) as handle:
+    with edgewise.watch(bare, everything=True, quiet=True, criterion=criterion) as handle:
         for x, hide in zip(batches(len(hides)), hides, strict=True):
             expected = bare.entropies(x, hide)
             optimizer.zero_grad()

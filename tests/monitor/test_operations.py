@@ -69,7 +69,7 @@ class Net(nn.Module):
 
 def trained(model: nn.Module, watched: bool = True, steps: int = 4) -> Any:
     optimizer, criterion = torch.optim.SGD(model.parameters(), 0.01), nn.CrossEntropyLoss()
-    handle = edgewise.watch(model, loss=criterion, everything=True, quiet=True) if watched else None
+    handle = edgewise.watch(model, criterion=criterion, everything=True, quiet=True) if watched else None
     generator = torch.Generator().manual_seed(0)
     for _ in range(steps):
         x = torch.randint(0, 64, (2, 16), generator=generator)
@@ -120,7 +120,7 @@ def test_a_block_that_is_called_three_times_has_three_rows() -> None:
 def test_an_error_in_the_forward_pass_is_the_users_own_and_leaves_no_mode_behind() -> None:
     model = Net("rotary", calls=3)
     criterion = nn.CrossEntropyLoss()
-    handle = edgewise.watch(model, loss=criterion, everything=True, quiet=True)
+    handle = edgewise.watch(model, criterion=criterion, everything=True, quiet=True)
     with pytest.raises(IndexError):
         model(torch.full((2, 16), 99))
     assert torch.overrides._get_current_function_mode() is None

@@ -28,7 +28,7 @@ def test_what_misses_under_dropout_is_looked_at_again(missed: int, monkeypatch: 
     """
     model, criterion = encoder(dropout=0.1), nn.CrossEntropyLoss()
     optimizer, entropies = torch.optim.SGD(model.parameters(), 0.01), []
-    with edgewise.watch(model, everything=True, quiet=True, loss=criterion) as handle:
+    with edgewise.watch(model, everything=True, quiet=True, criterion=criterion) as handle:
         for step, x in enumerate(batches(5)):
             monkeypatch.setattr(referee, "NOISE", 1e-6 if step < missed else 1e6)
             loss_of(model, x, criterion).backward()

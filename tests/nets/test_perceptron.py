@@ -59,7 +59,7 @@ def test_derivatives_of_the_circle_are_those_of_differences():
 
 
 def test_the_maps_at_the_door_are_one_layer_of_the_orbit():
-    maps = edgewise.perceptron_maps(edgewise.Perceptron("tanh", 2.5, 0.1, depth=3))
+    maps = edgewise.critical.perceptron_maps(edgewise.Perceptron("tanh", 2.5, 0.1, depth=3))
     orbit = maps.orbit([0.5, 2.0], 0.3)
     np.testing.assert_allclose(maps.length(orbit.length[1]), orbit.length[2])
     at_rest = maps.orbit(maps.limits.length_fixed_point, [-0.4, 0.3])
@@ -67,13 +67,13 @@ def test_the_maps_at_the_door_are_one_layer_of_the_orbit():
     (only,) = maps.length_fixed_points()
     assert only.length == pytest.approx(maps.limits.length_fixed_point)
     with pytest.raises(edgewise.BadInput, match="takes a perceptron"):
-        edgewise.perceptron_maps("gpt2")
+        edgewise.critical.perceptron_maps("gpt2")
 
 
 def test_the_edge_of_chaos_at_the_door_has_growth_one():
-    sw2, sb2 = edgewise.perceptron_maps("mlp:tanh").edge_of_chaos(0.5)
+    sw2, sb2 = edgewise.critical.perceptron_maps("mlp:tanh").edge_of_chaos(0.5)
     for k in (len(sw2) // 2, -1):
-        found = edgewise.perceptron_maps(
+        found = edgewise.critical.perceptron_maps(
             {"activation": "tanh", "weight_variance": sw2[k], "bias_variance": sb2[k]}
         )
         assert found.limits.chi_1 == pytest.approx(1.0, abs=1e-5)

@@ -27,7 +27,7 @@ def test_a_circle_that_went_nowhere_is_a_plane_circle():
     np.testing.assert_allclose(found["autocorrelation"][0], np.cos(np.linspace(0, math.pi, 65)), atol=1e-3)
     assert np.shape(found["curves"]) == (2, 2, 900)
     found = recipe("poole2016exponential/figure4_curvature").measure({**case, "depth": 1})
-    q = edgewise.perceptron_maps(edgewise.Perceptron("tanh", 6.25, 0.09)).limits.length_fixed_point
+    q = edgewise.critical.perceptron_maps(edgewise.Perceptron("tanh", 6.25, 0.09)).limits.length_fixed_point
     assert found["euclidean"][0] == pytest.approx(2 * math.pi * math.sqrt(q), rel=1e-4)
     assert found["curvature"][0] == pytest.approx(1 / math.sqrt(q), rel=1e-4)
     assert found["grassmannian"][0] == pytest.approx(2 * math.pi, rel=1e-4)
@@ -67,7 +67,7 @@ def test_depth_scales_fitted_to_theory_are_those_of_theory():
     module = recipe("schoenholz2017deep/figure2_depth_scales")
     results = []
     for w in (1.3, 2.3):
-        maps = edgewise.perceptron_maps(edgewise.Perceptron("tanh", w, 0.05, 40))
+        maps = edgewise.critical.perceptron_maps(edgewise.Perceptron("tanh", w, 0.05, 40))
         orbit = maps.orbit(maps.limits.length_fixed_point, module.START)
         value = {"separation": orbit.separation.tolist(), "gradient": np.log(orbit.gradient).tolist()}
         results.append(Result({"weight_variance": w, "seed": 0, "depth": 40, "width": 100}, value))
@@ -107,7 +107,9 @@ def test_trainable_depth_is_where_the_loss_passes_half_of_chance():
     half = losses({10: 0.5, 40: 2.0, 160: 2.0})  # log(loss): -log 2, +log 2 around half of chance = 1
     assert module._trainable(half, 1.2) == pytest.approx(20.0)  # the middle of 10 and 40 in logarithm
     ((w, constant),) = module._constants(half, "correlation")
-    xi = edgewise.perceptron_maps(edgewise.Perceptron("tanh", 1.2, 0.05)).limits.depth_scale_correlation
+    xi = edgewise.critical.perceptron_maps(
+        edgewise.Perceptron("tanh", 1.2, 0.05)
+    ).limits.depth_scale_correlation
     assert (w, constant) == (1.2, pytest.approx(20 / xi))
     assert math.isnan(
         module._trainable(losses({10: 0.5, 40: 0.6}), 1.2)

@@ -50,7 +50,7 @@ def test_the_note_is_the_number_nearest_to_the_network(stack: edgewise.Architect
 
 
 def test_vector_field_points_where_the_map_goes(stack: edgewise.Architecture, tmp_path: Path) -> None:
-    field = edgewise.vector_field(stack)
+    field = edgewise.critical.vector_field(stack)
     sheet = edgewise.present.vector_field(field)
     arrows = sheet.panels[0].arrows
     assert arrows is not None
@@ -66,7 +66,7 @@ def test_vector_field_points_where_the_map_goes(stack: edgewise.Architecture, tm
 
 def test_a_stream_that_grows_without_bound_has_no_fixed_point_to_mark() -> None:
     network = edgewise.transformer(depth=3, tokens=16, heads=0, activation="relu", norm="pre")
-    sheet = edgewise.present.vector_field(edgewise.vector_field(network))
+    sheet = edgewise.present.vector_field(edgewise.critical.vector_field(network))
     assert sheet.panels[0].markers == ()
     assert sheet.panels[0].note == "no fixed point: the stream grows without bound"
 

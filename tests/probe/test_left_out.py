@@ -186,8 +186,8 @@ def test_a_decoder_is_measured_by_its_own_padding() -> None:
     target = ids(tokens=24)
     target[:, 0], target[:, 20:] = 0, 0
     batch = masked(with_zeros(40, 41)[:, -24:]) | {"decoder_input_ids": target}
-    decoder = next(name for name in edgewise.stacks(model) if "decoder" in name)
-    encoder = next(name for name in edgewise.stacks(model) if "encoder" in name)
+    decoder = next(name for name in edgewise.models.stacks(model) if "decoder" in name)
+    encoder = next(name for name in edgewise.models.stacks(model) if "encoder" in name)
     assert edgewise.measure(model, batch, stack=decoder).notes == ("8 of 48 tokens left out: padding",)
     assert edgewise.measure(model, batch, stack=encoder).notes == ("4 of 48 tokens left out: padding",)
 

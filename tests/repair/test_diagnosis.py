@@ -96,7 +96,7 @@ def test_measure_totals_and_plan_speak_of_the_same_layers(name: str) -> None:
     first, second = torch.randn(2, 8, 32), torch.randn(2, 8, 32)
     batch = (first, second) if isinstance(model, nn.Transformer) else first
     trace = edgewise.measure(model, batch)
-    stack = edgewise.sites(model).blocks
+    stack = edgewise.models.sites(model).blocks
     assert layers_of(model).names == tuple(block.name for block in stack) and trace.depth == len(stack)
     angle = float(torch.tensor(trace.separation[0, -1] / trace.separation[0, 0]).log())
     assert edgewise.total_changes(model, batch).angle == pytest.approx(angle, rel=1e-5)

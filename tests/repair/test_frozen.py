@@ -114,7 +114,7 @@ def changed(model: nn.Module, before: dict[str, Tensor], frozen: bool) -> list[s
 def test_frozen_parameters_stay_bit_for_bit(name: str, goal: str) -> None:
     model, batch, before = made(name)
     with pytest.warns(UserWarning, match=r"frozen parameters? \(requires_grad=False\) stay"):
-        applied = edgewise.initialize_(model, goal, batch=batch, generator=1)
+        applied = edgewise.initialize_(model, plan=goal, batch=batch, generator=1)
     assert changed(model, before, frozen=True) == []
     assert applied.kept and applied.kept == applied.plan.kept
     assert "frozen=True" in str(applied) and applied.kept[0].split(".")[-2] in str(applied)
@@ -154,11 +154,11 @@ def test_what_a_plan_around_frozen_blocks_expects_is_measured() -> None:
     assert plan.changes and plan.expected is not None and plan.before is not None
     assert {name.split(".")[1] for name in plan.parameters} == {str(k) for k in range(8, 16)}
     assert re.search(r"\d+ of them get their own", str(plan)), "a frozen copy stays a copy"
-    edgewise.initialize_(model, plan, generator=3)
+    edgewise.initialize_(model, plan=plan, generator=3)
     after = edgewise.total_changes(model, batch)
     assert abs(after.angle - plan.expected.angle) < TOLERANCE + plan.expected.spread
     assert abs(after.gradient - plan.expected.gradient) < TOLERANCE + plan.expected.spread
-    assert plan.reached == (plan.expected.worst <= plan.budget + TOLERANCE)
+    assert plan.reached == (plan.expected.worst <= plan.limit + TOLERANCE)
     assert (
         plan.reached or "The weights that are not frozen do not bring both totals within 1" in plan.diagnosis
     )
@@ -171,13 +171,13 @@ def test_parameters_frozen_after_the_plan_was_made_are_kept_too() -> None:
     model.layers[3].requires_grad_(False)
     before = {n: p.detach().clone() for n, p in model.named_parameters()}
     with pytest.warns(UserWarning, match="what it expects does not hold"):
-        applied = edgewise.initialize_(model, plan, generator=1)
+        applied = edgewise.initialize_(model, plan=plan, generator=1)
     assert changed(model, before, frozen=True) == [] and changed(model, before, frozen=False)
     assert applied.kept and all(name.startswith("layers.3.") for name in applied.kept)
     assert f"{len(plan.parameters) - len(applied.kept)} parameters." in str(applied)
     applied.undo()
     assert changed(model, before, frozen=False) == []
-    edgewise.initialize_(model, plan, generator=1, frozen=True)
+    edgewise.initialize_(model, plan=plan, generator=1, frozen=True)
     assert changed(model, before, frozen=True)
 
 
@@ -214,7 +214,7 @@ def test_frozen_values_are_not_lost_where_the_rest_is_on_the_meta_device() -> No
         pytest.warns(UserWarning, match="stay"),
         pytest.raises(BadInput, match="frozen parameters have values"),
     ):
-        edgewise.initialize_(model, plan)
+        edgewise.initialize_(model, plan=plan)
 
 
 def test_a_frozen_parameter_that_no_plan_asks_for_is_not_mentioned() -> None:

@@ -31,16 +31,16 @@ def test_written_drawn_and_undone(precision: torch.dtype) -> None:
     plan = edgewise.critical_plan(model, batch)
     model = model.to(precision)
     before = bits(model)
-    applied = edgewise.initialize_(model, plan, generator=torch.Generator().manual_seed(5))
+    applied = edgewise.initialize_(model, plan=plan, generator=torch.Generator().manual_seed(5))
     written = bits(model)
     for change in plan.changes:
         if change.projection.rows is None and change.draw == "normal":
             values = written[change.projection.parameter].double()
             assert values.square().mean().sqrt().item() == pytest.approx(change.new_std, rel=0.08)
     assert all(p.dtype == precision for p in model.parameters())
-    edgewise.initialize_(model, plan, generator=torch.Generator().manual_seed(5))
+    edgewise.initialize_(model, plan=plan, generator=torch.Generator().manual_seed(5))
     assert same(bits(model), written), "twice is once"
-    edgewise.initialize_(model, plan, generator=torch.Generator().manual_seed(6))
+    edgewise.initialize_(model, plan=plan, generator=torch.Generator().manual_seed(6))
     assert not same(bits(model), written)
     applied.undo()
     assert same(bits(model), before)
@@ -51,10 +51,10 @@ def test_an_alarm_while_writing_leaves_all_weights_old_or_all_new() -> None:
     model = perceptron(40, 32)
     plan = edgewise.critical_plan(model, torch.randn(16, 20))
     before, stream = bits(model), torch.get_rng_state()
-    applied = edgewise.initialize_(model, plan, generator=1)
+    applied = edgewise.initialize_(model, plan=plan, generator=1)
     new = bits(model)
     applied.undo()
-    strikes = Strikes(lambda: edgewise.initialize_(model, plan, generator=1).undo())
+    strikes = Strikes(lambda: edgewise.initialize_(model, plan=plan, generator=1).undo())
     moments = random.Random(0)
     with alarms() as alarm:
         for _ in range(40):
@@ -68,10 +68,10 @@ def test_an_alarm_while_writing_leaves_all_weights_old_or_all_new() -> None:
 def test_a_goal_finds_a_model_at_its_goal_and_leaves_it() -> None:
     torch.manual_seed(0)
     model, batch = perceptron(60, 64), torch.randn(16, 20)
-    first = edgewise.initialize_(model, "critical", batch=batch, generator=1)
+    first = edgewise.initialize_(model, plan="critical", batch=batch, generator=1)
     assert first.plan.changes
     written = bits(model)
-    second = edgewise.initialize_(model, "critical", batch=batch, generator=1)
+    second = edgewise.initialize_(model, plan="critical", batch=batch, generator=1)
     assert second.plan.changes == () and same(bits(model), written)
     assert "Nothing was written" in str(second)
 
@@ -80,7 +80,7 @@ def test_copied_layers_become_different() -> None:
     torch.manual_seed(0)
     model = encoder(6, 32)
     assert torch.equal(model.layers[0].linear1.weight, model.layers[5].linear1.weight)
-    edgewise.initialize_(model, "critical", batch=torch.randn(2, 8, 32), generator=0)
+    edgewise.initialize_(model, plan="critical", batch=torch.randn(2, 8, 32), generator=0)
     for name in ("linear1.weight", "linear2.weight", "self_attn.in_proj_weight", "self_attn.out_proj.weight"):
         assert not torch.equal(model.layers[0].get_parameter(name), model.layers[5].get_parameter(name))
 
@@ -100,7 +100,7 @@ def test_rows_of_a_fused_matrix_are_written_alone() -> None:
     values = [change for change in plan.changes if change.role == "value"]
     assert len(values) == 4 and values[0].projection.transposed
     before = bits(model)
-    edgewise.initialize_(model, plan, generator=0)
+    edgewise.initialize_(model, plan=plan, generator=0)
     name = "transformer.h.0.attn.c_attn.weight"
     assert torch.equal(model.get_parameter(name)[:, :96], before[name][:, :96])
     spread = model.get_parameter(name)[:, 96:].std().item()
@@ -121,7 +121,7 @@ def test_a_model_on_the_meta_device_is_planned_and_brought_to_life() -> None:
         model = transformers.LlamaForCausalLM(config)
     plan = edgewise.critical_plan(model, tokens=8)
     assert plan.source == "theory" and plan.passes == 0 and plan.expected is not None
-    applied = edgewise.initialize_(model, plan, generator=0)
+    applied = edgewise.initialize_(model, plan=plan, generator=0)
     assert not any(p.is_meta or p.isnan().any() for p in model.parameters())
     found = edgewise.total_changes(model, {"input_ids": torch.arange(8)[None]})
     assert abs(found.gradient - plan.expected.gradient) < 1
@@ -134,13 +134,13 @@ def test_a_plan_of_another_model_is_refused() -> None:
     batch = torch.randn(16, 20)
     plan = edgewise.critical_plan(perceptron(40, 32), batch)
     with pytest.raises(edgewise.BadInput, match="another model"):
-        edgewise.initialize_(perceptron(20, 32), plan)
+        edgewise.initialize_(perceptron(20, 32), plan=plan)
     with pytest.raises(edgewise.BadInput, match="another model"):
-        edgewise.initialize_(perceptron(40, 48), plan)
+        edgewise.initialize_(perceptron(40, 48), plan=plan)
     with pytest.raises(edgewise.BadInput, match="critical_plan"):
-        edgewise.initialize_(perceptron(40, 32), plan, batch=batch)
+        edgewise.initialize_(perceptron(40, 32), plan=plan, batch=batch)
     with pytest.raises(edgewise.BadInput, match="generator"):
-        edgewise.initialize_(perceptron(40, 32), plan, generator="seven")
+        edgewise.initialize_(perceptron(40, 32), plan=plan, generator="seven")
 
 
 @pytest.mark.parametrize("shape", [(24, 24), (48, 24), (24, 48), (3, 24, 24)])
@@ -168,7 +168,7 @@ def test_delta_orthogonal_filters_keep_every_image_as_long(groups: int) -> None:
 def test_convolutions_get_delta_orthogonal_filters() -> None:
     torch.manual_seed(0)
     model, batch = Convolutions(30, 8), torch.randn(4, 3, 6, 6)
-    applied = edgewise.initialize_(model, "critical", batch=batch, generator=0)
+    applied = edgewise.initialize_(model, plan="critical", batch=batch, generator=0)
     assert {change.draw for change in applied.plan.changes} == {"delta-orthogonal", "zero"}
     assert model.layers[0].weight[:, :, 0].count_nonzero() == 0
 
@@ -187,13 +187,13 @@ def shard(folder: str) -> None:  # noqa: ARG001
         fully_shard(layer)
     fully_shard(model)
     before = {name: p.to_local().clone() for name, p in model.named_parameters()}  # type: ignore[attr-defined]
-    applied = edgewise.initialize_(model, plan, generator=3)
-    edgewise.initialize_(whole, plan, generator=3)
+    applied = edgewise.initialize_(model, plan=plan, generator=3)
+    edgewise.initialize_(whole, plan=plan, generator=3)
     for name, p in model.named_parameters():
         assert torch.equal(p.full_tensor(), whole.get_parameter(name)), name  # type: ignore[attr-defined]
     torch.manual_seed(rank)  # ranks that differ still agree on the seed
     seeds = [0, 0]
-    torch.distributed.all_gather_object(seeds, edgewise.initialize_(model, plan).seed)
+    torch.distributed.all_gather_object(seeds, edgewise.initialize_(model, plan=plan).seed)
     assert seeds[0] == seeds[1]
     applied.undo()
     assert all(torch.equal(p.to_local(), before[name]) for name, p in model.named_parameters())  # type: ignore[attr-defined]

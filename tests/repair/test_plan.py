@@ -35,7 +35,7 @@ def after(model: nn.Module, plan: Plan, batch: Any, seeds: int = 3) -> tuple[flo
     """Mean totals measured on networks drawn by the plan; the model is as before afterwards."""
     found = []
     for seed in range(seeds):
-        applied = edgewise.initialize_(model, plan, generator=100 + seed)
+        applied = edgewise.initialize_(model, plan=plan, generator=100 + seed)
         found.append(edgewise.total_changes(model, batch, seed=seed))
         applied.undo()
     return sum(t.angle for t in found) / seeds, sum(t.gradient for t in found) / seeds
@@ -60,7 +60,7 @@ STACKS: dict[str, tuple[Any, tuple[int, ...]]] = {
 
 @pytest.mark.parametrize("name", STACKS)
 def test_any_stack_keeps_its_budget_as_stated(name: str) -> None:
-    """Within 30 passes both totals come within the budget, and the statement holds on new draws."""
+    """Within 30 passes both totals come within the limit, and the statement holds on new draws."""
     torch.manual_seed(1)
     make, shape = STACKS[name]
     model, batch = make(), torch.randn(shape)
@@ -191,14 +191,16 @@ def test_what_no_gain_cures_is_refused_in_words() -> None:
     assert plan.expected.angle < -3
     assert "No gain brings both totals within 1; the angle still changes" in plan.diagnosis
     with pytest.warns(UserWarning, match="No gain brings"):
-        edgewise.initialize_(model, "critical", batch=torch.randn(32, 20), draw="orthogonal", generator=0)
+        edgewise.initialize_(
+            model, plan="critical", batch=torch.randn(32, 20), draw="orthogonal", generator=0
+        )
 
 
 def test_bad_requests_are_refused() -> None:
     model = gpt2(2)
     for options, words in (
         ({"goal": "best"}, "goal must be one of"),
-        ({"budget": 0}, "budget"),
+        ({"limit": 0}, "limit"),
         ({"draw": "cauchy"}, "draw"),
         ({"keep": ["nowhere"]}, "nowhere"),
         ({"keep": "wte"}, "list"),
@@ -250,7 +252,7 @@ def test_a_plan_leaves_the_statistics_of_batch_norms_as_they_are() -> None:
     assert int(before["blocks.0.1.num_batches_tracked"]) == 1
     plan = edgewise.critical_plan(model, torch.randn(64, 32))
     assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
-    edgewise.initialize_(model, plan, generator=0).undo()
-    edgewise.initialize_(model, "critical", batch=torch.randn(64, 32), generator=0).undo()
+    edgewise.initialize_(model, plan=plan, generator=0).undo()
+    edgewise.initialize_(model, plan="critical", batch=torch.randn(64, 32), generator=0).undo()
     assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
     assert model.training and all(module.training for module in model.modules())

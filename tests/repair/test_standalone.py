@@ -86,7 +86,7 @@ def test_the_module_writes_what_initialize_writes(tmp_path: Path) -> None:
         assert plan.changes
         save_file(parameters(model), tmp_path / f"{name}_before.safetensors")
         write_module(plan, tmp_path / f"{name}.py", f"Plan of {name}.")
-        edgewise.initialize_(model, plan, generator=3)
+        edgewise.initialize_(model, plan=plan, generator=3)
         expected[name] = parameters(model)
     (tmp_path / "apply.py").write_text(APPLY)
     subprocess.run([sys.executable, "apply.py", *NETWORKS], cwd=tmp_path, check=True, timeout=120)
@@ -111,7 +111,7 @@ def test_every_way_to_draw_can_be_written() -> None:
         exec(compile(text, kind, "exec"), names)
         copy = perceptron()
         names["initialize_"](copy, seed=1)
-        edgewise.initialize_(model, type(plan)(**(vars(plan) | {"changes": changes})), generator=1)
+        edgewise.initialize_(model, plan=type(plan)(**(vars(plan) | {"changes": changes})), generator=1)
         written = {name for change in changes for name in change.projection.parameters}
         assert all(torch.equal(copy.get_parameter(name), model.get_parameter(name)) for name in written), kind
 

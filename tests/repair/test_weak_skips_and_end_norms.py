@@ -69,7 +69,7 @@ def test_relu_without_skips_is_cured_by_mirrored_pairs() -> None:
     plan = edgewise.critical_plan(model, batch)
     assert plan.before is not None and plan.before.angle < -3
     assert plan.reached and any(change.draw == "mirrored" for change in plan.changes)
-    edgewise.initialize_(model, plan, generator=5)
+    edgewise.initialize_(model, plan=plan, generator=5)
     assert edgewise.total_changes(model, batch).worst < 0.1
 
 
@@ -85,7 +85,7 @@ def test_where_skips_forget_the_mlp_carries_the_stream(activation: str) -> None:
     streams: list[torch.Tensor] = []
     hooks = [block.register_forward_hook(lambda *a: streams.append(a[2])) for block in model.blocks]  # type: ignore[union-attr]
     for seed in range(4):
-        edgewise.initialize_(model, plan, generator=100 + seed)
+        edgewise.initialize_(model, plan=plan, generator=100 + seed)
         totals = edgewise.total_changes(model, batch, seed=seed)
         found.append([totals.angle, totals.gradient])
         with torch.no_grad():
@@ -113,7 +113,7 @@ def test_norms_that_end_branches_are_scaled_themselves(norm: str) -> None:
     assert plan.before is not None and plan.before.worst > 1.5
     assert plan.reached and {change.draw for change in plan.changes} <= {"constant", "zero"}
     assert all(".norm_after." in name for name in plan.parameters)
-    edgewise.initialize_(model, plan, generator=0)
+    edgewise.initialize_(model, plan=plan, generator=0)
     assert edgewise.total_changes(model, batch).worst < 1.5
 
 
@@ -135,11 +135,11 @@ def test_a_stored_gain_counts_from_one_in_gemma() -> None:
         )
     )
     batch = {"input_ids": torch.arange(24)[None]}
-    plan = edgewise.critical_plan(model, batch, budget=0.3)
+    plan = edgewise.critical_plan(model, batch, limit=0.3)
     ends = [change for change in plan.changes if change.draw == "constant"]
     assert ends and all("post_" in name for name in plan.parameters)
     assert all(change.old_std == pytest.approx(1) and change.new_std < 1 for change in ends)
-    edgewise.initialize_(model, plan, generator=0)
+    edgewise.initialize_(model, plan=plan, generator=0)
     stored = model.get_parameter(ends[0].projection.parameter)
     torch.testing.assert_close(stored, torch.full_like(stored, ends[0].new_std - 1))
 

@@ -32,14 +32,14 @@ ORDER = {severity: place for place, severity in enumerate((Severity.ERROR, Sever
 
 @deferring
 def audit_initialization(
-    model: nn.Module, *, family_recipe: bool = True, truncated_at: float | None = None, batch: Any = None
+    model: nn.Module, batch: Any = None, *, family_recipe: bool = True, truncated_at: float | None = None
 ) -> tuple[AuditFinding, ...]:
     """Return what is wrong with this initialization, worst first; for fresh weights, not for trained ones.
 
     model          a torch.nn.Module with a stack of transformer blocks
+    batch          what the model accepts, if names do not tell its matrices apart; default: made from its signature
     family_recipe  compare with how the model's family publishes to draw its weights
     truncated_at   the number of standard deviations at which the weights should be cut, where no config says so
-    batch          whatever the model accepts, if names do not tell its matrices apart; default: one that is made up
 
     If the roles of the matrices are not known, matrices of the same name in different layers are compared, and a note
     says which checks were left out.

@@ -172,7 +172,7 @@ def cure_of(
     if not plan.changes:
         raise BadInput(nothing_to_fix(target.name, plan, now))
     say("measuring the model with the plan")
-    initialize_(model, plan, generator=0)
+    initialize_(model, plan=plan, generator=0)
     return Cure(target.name, plan, now, None if now is None else _verdict(where, batch, tokens, target.name))
 
 

@@ -167,9 +167,7 @@ def describe_with(source: str, depth: int | None, tokens: int | None, settings: 
 
     others = dict(settings)
     depth, tokens = _once("depth", depth, others), _once("tokens", tokens, others)
-    description = describe(source, depth=depth, tokens=tokens)
-    if others:
-        return _change(description, others)
+    description = describe(source, depth=depth, tokens=tokens, **others)
     return description if description.name else description.replace(name=source)
 
 
@@ -183,29 +181,6 @@ def _once(name: str, option: int | None, settings: Document) -> int | None:
         raise BadInput(f"--set {name}=null says nothing. Give a whole number, or leave it out.")
     value: int | None = settings.pop(name)
     return value
-
-
-def _change(description: Description, settings: Document) -> Description:
-    """Knobs changed, and a name that says so: a verdict must not blame the original."""
-    from edgewise.nouns.architecture import Architecture
-    from edgewise.nouns.knobs import KNOBS, refuse_unknown
-    from edgewise.nouns.perceptron import PERCEPTRON_KNOBS
-
-    if isinstance(description, Architecture):
-        refuse_unknown(settings, KNOBS, "knob")
-        name = description.name or "this network"
-    else:
-        refuse_unknown(settings, PERCEPTRON_KNOBS, "knob of a perceptron")
-        name = description.name or f"mlp:{description.to_dict()['activation']}"
-    return description.replace(**settings, name=f"{name} with {as_text(settings)}")
-
-
-def as_text(settings: Document, longest: int = 3) -> str:
-    """Return the settings as they are shown beside a name, long lists of them cut."""
-    texts = {name: value if isinstance(value, str) else json.dumps(value) for name, value in settings.items()}
-    shown = [f"{name}={text}" for name, text in texts.items()]
-    more = len(shown) - longest
-    return ", ".join(shown[:longest]) + (f" and {more} more" if more > 0 else "")
 
 
 def figure_path(figure: str | None) -> Path | None:

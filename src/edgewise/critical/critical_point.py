@@ -53,6 +53,9 @@ class CriticalPoint:
             "architecture": self.architecture.to_dict(),
         }
 
+    def __repr__(self) -> str:
+        return f"<CriticalPoint {str(self)[:300]}>"
+
     def __str__(self) -> str:
         knobs = ", ".join(f"{name} = {value:.6g}" for name, value in self.values.items())
         if not knobs:

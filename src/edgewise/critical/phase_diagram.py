@@ -90,6 +90,12 @@ class PhaseDiagram:
     share: Array | None = None
     outcome: NDArray[np.int8] | None = None
 
+    def __repr__(self) -> str:
+        grid = f"{len(self.x)} x {len(self.y)} networks"
+        return (
+            f"<PhaseDiagram {self.x_name} x {self.y_name}, {grid}; edgewise.present.phase_diagram draws it>"
+        )
+
     def json(self) -> dict[str, Any]:
         """Plain lists; numbers that are not finite are null."""
         data: dict[str, Any] = {}

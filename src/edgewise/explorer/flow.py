@@ -13,7 +13,7 @@ from pydantic import Field
 from edgewise.arrays import Array
 from edgewise.critical.asymptotics import asymptotics
 from edgewise.critical.phase_diagram import as_knobs, value_of
-from edgewise.critical.vector_field import displacement, orbits
+from edgewise.critical.stream_flow import displacement, orbits
 from edgewise.errors import BadInput
 from edgewise.explorer.answers import as_bytes, description, screen_parts
 from edgewise.explorer.requests import Document, NetworkSource, PageRequest, read, span_of

@@ -31,20 +31,23 @@ OPEN: dict[Path, Watch] = {}  # by folder: watches of trainings that have not en
 class HuggingFaceCallback(Base):
     """Watches the model from the first step to the last; rows go to OUTPUT_DIR/edgewise unless `to` says otherwise.
 
-    budget      what watching may cost, as a share of the training time
     to          the folder for rows and alarms
+    budget      what watching may cost, as a share of the training time
     everything  sample every step
     stop        end the training at an alarm that says it is harmed already
     quiet       say nothing on standard error
     on_alarm    called with every alarm
     rate        what edgewise.learning_rate returned for this training
+
+    >>> HuggingFaceCallback("runs/a", stop=True).to
+    'runs/a'
     """
 
     def __init__(
         self,
-        budget: float = 0.02,
         to: str | Path | None = None,
         *,
+        budget: float = 0.02,
         everything: bool = False,
         stop: bool = False,
         quiet: bool = False,

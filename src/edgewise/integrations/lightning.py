@@ -33,20 +33,23 @@ ATTRIBUTES = ("lr", "learning_rate")
 class LightningCallback(Base):
     """Watches the module from the first step to the last; rows go to DEFAULT_ROOT_DIR/edgewise unless `to` says so.
 
-    budget      what watching may cost, as a share of the training time
     to          the folder for rows and alarms
+    budget      what watching may cost, as a share of the training time
     everything  sample every step
     stop        end the training at an alarm that says it is harmed already
     quiet       say nothing on standard error
     on_alarm    called with every alarm
     rate        what edgewise.learning_rate returned for this training
+
+    >>> LightningCallback("runs/a", stop=True).to
+    'runs/a'
     """
 
     def __init__(
         self,
-        budget: float = 0.02,
         to: str | Path | None = None,
         *,
+        budget: float = 0.02,
         everything: bool = False,
         stop: bool = False,
         quiet: bool = False,

@@ -40,6 +40,11 @@ class Comparison:
             "differences": [{"knob": knob, "first": a, "second": b} for knob, a, b in self.differences],
         }
 
+    def __repr__(self) -> str:
+        pairs = zip(self.names, self.verdicts, strict=True)
+        each = "; ".join(f"{name[:80]}: {verdict.outcome.value}" for name, verdict in pairs)
+        return f"<Comparison {each}; print it>"
+
     def _repr_html_(self) -> str:
         from edgewise import present
 

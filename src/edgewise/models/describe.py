@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -10,8 +11,8 @@ from edgewise.errors import BadInput
 from edgewise.models.config.translate import has_family, translate
 from edgewise.models.source import read_source
 from edgewise.nouns.architecture import Architecture
-from edgewise.nouns.knobs import KNOBS
-from edgewise.nouns.perceptron import Perceptron
+from edgewise.nouns.knobs import KNOBS, refuse_unknown
+from edgewise.nouns.perceptron import PERCEPTRON_KNOBS, Perceptron
 
 if TYPE_CHECKING:
     from torch import nn
@@ -26,19 +27,55 @@ def describe(
     depth: int | None = None,
     tokens: int | None = None,
     stack: str | None = None,
+    **knobs: Any,
 ) -> Description:
-    """The description of a source: a preset name, a config, knobs, a file, a folder, a function, a model.
+    """Return the description of a source: a preset name, a config, knobs, a file, a folder, a function, a model.
 
     source  see `edgewise.models.source`, whose list holds for every verb; an Architecture passes unchanged
     batch   for a model: what it is read on, (a cut of) whatever it accepts; default: made from its own signature
     depth   number of blocks instead of the source's. A config is changed before it is translated, so that what its
             family derives from the depth follows (GPT-2 scales its output matrices by 1/sqrt(2 depth))
     tokens  sequence length instead of the source's
-    stack   which stack of a model or config with several (`edgewise.stacks` lists them); default: the language stack
+    stack   which stack of a model or config with several (see `edgewise.models.stacks`); default: the language stack
+    knobs   other knobs that are changed, as in `transformer`; the name of the description then says so
 
-    >>> describe("gpt2", depth=48).depth
-    48
+    >>> describe("gpt2", depth=48, norm="post").name
+    'gpt2 with norm=post'
     """
+    description = _describe(source, batch, depth, tokens, stack)
+    return change_knobs(description, knobs) if knobs else description
+
+
+def change_knobs(description: Description, knobs: Mapping[str, Any]) -> Description:
+    """Return the description with other knobs, and a name that says so: a verdict must not blame the original."""
+    if isinstance(description, Architecture):
+        refuse_unknown(knobs, KNOBS, "knob")
+        name = description.name or "this network"
+    else:
+        refuse_unknown(knobs, PERCEPTRON_KNOBS, "knob of a perceptron")
+        name = description.name or f"mlp:{description.to_dict()['activation']}"
+    return description.replace(**knobs, name=f"{name} with {knobs_text(knobs)}")
+
+
+def knobs_text(knobs: Mapping[str, Any], longest: int = 3) -> str:
+    """Return knobs as they are shown beside a name, long lists of them cut.
+
+    >>> knobs_text({"norm": "post", "rope": True})
+    'norm=post, rope=true'
+    """
+    texts = {k: v if isinstance(v, str) else json.dumps(v, default=_name) for k, v in knobs.items()}
+    shown = [f"{name}={text}" for name, text in texts.items()]
+    more = len(shown) - longest
+    return ", ".join(shown[:longest]) + (f" and {more} more" if more > 0 else "")
+
+
+def _name(value: Any) -> str:
+    return str(getattr(value, "__qualname__", type(value).__name__))
+
+
+def _describe(
+    source: Any, batch: Any, depth: int | None, tokens: int | None, stack: str | None
+) -> Description:
     depth, tokens = _count("depth", depth), _count("tokens", tokens)
     if isinstance(source, (Architecture, Perceptron)):
         _refuse_without_model(source.name, batch, stack)

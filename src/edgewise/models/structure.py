@@ -20,7 +20,7 @@ def structure(model: nn.Module, batch: Any = None, *, stack: str | None = None) 
 
     model  a built model; nothing of it is changed
     batch  as in `describe`: whatever the model accepts; default: made from its own signature
-    stack  which stack of a model with several (`edgewise.stacks` lists them); default: the language stack
+    stack  which stack of a model with several (`edgewise.models.stacks` lists them); default: the language stack
 
     Every fact is certain, or None with its reason in `absent`. `outside` says why the theory does not cover the stack;
     where it is empty, `describe` gives the description that `predict` takes.

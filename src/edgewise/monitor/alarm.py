@@ -87,7 +87,7 @@ ADVICE = {
     AlarmKind.BAD_BATCH: "Look at the batch in the dossier; edgewise replay repeats the step without it.",
     AlarmKind.OVERFLOW_AHEAD: "Keep the stream in bfloat16 or float32, or bring its norm down (a lower rate).",
     AlarmKind.DEAD_HEAD: "Check whether its weights were set to zero or frozen; training seldom revives a head.",
-    AlarmKind.LEFT_PREDICTION: "Judge the measured step: edgewise.judge(edgewise.trace_at(run, step)).",
+    AlarmKind.LEFT_PREDICTION: "Judge the measured step: edgewise.judge(edgewise.monitor.trace_at(run, step)).",
     AlarmKind.NOT_A_NUMBER: "Go back to the last checkpoint; edgewise replay says whether float32 would have survived.",
     AlarmKind.RATE_ZERO: "Look at the optimizer's lr and at the scheduler that sets it.",
     AlarmKind.NO_GRADIENT: "Look at the order of backward, zero_grad and step, and for detach() in the model.",

@@ -50,16 +50,30 @@ def read(
     columns: Sequence[str] | None = None,
     frame: bool | None = None,
 ) -> Any:
-    """The stored rows of a watched run, one per sampled step.
+    """Read the stored rows of a watched run, one per sampled step.
 
     Damaged rows and events are skipped, with a warning that says how many.
 
-    folder   what `watch(to=...)` was given; it may still be growing
+    folder   what `watch` was given; it may still be growing
     heads    the numbers per head, which are stored on a slower clock
     rank     of which process
     columns  only these, by name, as in "block.3.entropy"
     frame    True for a pandas DataFrame with the step as index, False for a dict of arrays; by default a frame where
              pandas is installed
+
+    >>> import tempfile, torch
+    >>> import edgewise
+    >>> layer = torch.nn.TransformerEncoderLayer(16, 2, 32, 0.0, batch_first=True)
+    >>> model = torch.nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+    >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    >>> folder = tempfile.mkdtemp() + "/run"
+    >>> with edgewise.watch(model, folder, everything=True, quiet=True) as handle:
+    ...     loss = model(torch.randn(2, 8, 16)).square().mean()
+    ...     handle.log(loss=loss)
+    ...     loss.backward()
+    ...     optimizer.step()
+    >>> read(folder, frame=False)["step"].tolist()
+    [0]
     """
     run = Run(folder)
     rows, names = run.rows(HEADS if heads else FAST, rank), run.columns(HEADS if heads else FAST)

@@ -32,11 +32,11 @@ UNSEEN = "the monitor did not see enough to say that nothing is wrong:"
 
 def watch(
     model: nn.Module,
-    budget: float = 0.02,
     to: str | Path | None = None,
     *,
+    budget: float = 0.02,
     optimizer: Optimizer | None = None,
-    loss: nn.Module | None = None,
+    criterion: nn.Module | None = None,
     scaler: Any = None,
     everything: bool = False,
     first_step: int = 0,
@@ -49,15 +49,15 @@ def watch(
     trials: bool = True,
     webhook: str | None = None,
 ) -> Watch:
-    """Watch a model train: `with watch(model, to="runs/a"):` around the loop, or `handle = watch(model)` before it.
+    """Watch a model train: `with watch(model, "runs/a"):` around the loop, or `handle = watch(model)` before it.
 
     Attach it before the first step, and before the first call of a compiled model.
 
     model       the one that trains, in its wrappers or without
-    budget      what watching may cost, as a share of the training time; fewer steps are sampled to keep it
     to          the folder that rows, alarms and dossiers are written to; nothing is written without one
+    budget      what watching may cost, as a share of the training time; fewer steps are sampled to keep it
     optimizer   the one whose steps count; else all that move the model, one after the other, make one step
-    loss        the criterion, if it is a module; a loss that the model itself returns is seen without it
+    criterion   the loss, if it is a module; a loss that the model itself returns is seen without it
     scaler      the gradient scaler, where one is used
     everything  sample every step, whatever it costs
     first_step  the number of the first step, where a run is taken up again
@@ -69,13 +69,27 @@ def watch(
     rate        what edgewise.learning_rate returned for this training: its steps are compared with those at the edge
     webhook     an address that every alarm is sent to as JSON, by POST
     trials      after an alarm, try rates on a copy of the model for up to ten seconds, to name the cause
+
+    >>> import torch
+    >>> layer = torch.nn.TransformerEncoderLayer(16, 2, 32, 0.0, batch_first=True)
+    >>> model = torch.nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+    >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    >>> with watch(model, quiet=True) as handle:
+    ...     for _ in range(3):
+    ...         optimizer.zero_grad()
+    ...         loss = model(torch.randn(2, 8, 16)).square().mean()
+    ...         handle.log(loss=loss)
+    ...         loss.backward()
+    ...         optimizer.step()
+    >>> handle.alarms
+    []
     """
     check_model(model)
     if isinstance(budget, bool) or not (isinstance(budget, (int, float)) and 0 < budget <= 1):
         raise BadInput(f"budget must be a share of the training time between 0 and 1, got {budget!r}.")
-    if loss is not None and not isinstance(loss, nn.Module):
+    if criterion is not None and not isinstance(criterion, nn.Module):
         raise BadInput(
-            f"loss must be a module (a criterion), got {type(loss).__name__}; or report it with handle.log."
+            f"criterion must be a module, got {type(criterion).__name__}; or report the loss with handle.log."
         )
     if optimizer is not None and not isinstance(getattr(optimizer, "optimizer", optimizer), Optimizer):
         raise BadInput(
@@ -96,7 +110,7 @@ def watch(
         None if everything else float(budget),
         to,
         optimizer,
-        loss,
+        criterion,
         scaler,
         _count("first_step", first_step),
         quiet,

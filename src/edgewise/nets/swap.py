@@ -35,6 +35,12 @@ def use_kernel(model: nn.Module, kernel: str) -> nn.Module:
     kernel  "softmax" (torch's own), "gaussian", "normalized_gaussian" or "linear"
 
     The weights and the config on disk do not change: a saved model is loaded as it was before and swapped again.
+
+    >>> import transformers
+    >>> config = transformers.GPT2Config(n_layer=2, n_head=2, n_embd=16, vocab_size=64)
+    >>> model = use_kernel(transformers.GPT2LMHeadModel(config), "gaussian")
+    >>> type(model).__name__
+    'GPT2LMHeadModel'
     """
     if kernel not in KERNELS:
         raise BadInput(f"kernel must be one of {', '.join(KERNELS)}, got {kernel!r}.")

@@ -20,7 +20,12 @@ NOTES = ("name", "assumed", "unmodelled")  # what a description says besides its
 
 @dataclass(frozen=True)
 class Architecture:
-    """A transformer as its knobs (`edgewise.nouns.knobs.KNOBS` says what each means); built by `transformer`."""
+    """A transformer as its knobs (`edgewise.nouns.knobs.KNOBS` says what each means); built by `transformer`.
+
+    >>> import edgewise
+    >>> edgewise.describe("gpt2").replace(depth=48).depth
+    48
+    """
 
     depth: int
     tokens: int
@@ -116,6 +121,14 @@ class Architecture:
         network = transformer(**{k: v for k, v in values.items() if k not in NOTES})
         assumed, unmodelled = (tuple(values.get(k, ())) for k in NOTES[1:])
         return replace(network, name=str(values.get("name", "")), assumed=assumed, unmodelled=unmodelled)
+
+    def __repr__(self) -> str:
+        usual = transformer()
+        sizes = ("depth", "tokens", "width", "heads")
+        shown = [k for k in KNOBS if k in sizes or getattr(self, k) != getattr(usual, k)]
+        text = ", ".join(f"{k}={getattr(self, k)!r}" for k in shown)
+        name = f" {self.name if len(self.name) <= 80 else f'{self.name[:79]}…'}:" if self.name else ""
+        return f"<Architecture{name} {text if len(text) <= 280 else f'{text[:279]}…'}>"
 
     def _repr_html_(self) -> str:
         from edgewise import present

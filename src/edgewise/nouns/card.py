@@ -50,6 +50,9 @@ class Card:
     figures: tuple[Panel, ...] = ()
     notes: tuple[str, ...] = ()  # what the numbers do not vouch for, and what they cost
 
+    def __repr__(self) -> str:
+        return f"<Card {self.title[:120]}: {self.answer[:120]}, {len(self.sentences)} sentences>"
+
     def json(self) -> dict[str, Any]:
         """Return the card as plain values, its figures left out."""
         names = ("title", "answer", "source", "advice")

@@ -29,7 +29,12 @@ PERCEPTRON_KNOBS: dict[str, Knob] = {
 
 @dataclass(frozen=True)
 class Perceptron:
-    """h^l = W^l phi(h^(l-1)) + b^l with iid Gaussian weights and biases [Poole 2016]."""
+    """h^l = W^l phi(h^(l-1)) + b^l with iid Gaussian weights and biases [Poole 2016].
+
+    >>> import edgewise
+    >>> edgewise.judge(edgewise.predict(Perceptron("tanh", weight_variance=3.0, depth=30))).phase.value
+    'chaotic'
+    """
 
     activation: str | Callable[..., Any] = "tanh"
     weight_variance: float = 1.0

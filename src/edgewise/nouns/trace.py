@@ -48,12 +48,16 @@ class FirstLoss:
     chance: float
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Trace(WithProvenance):
     """Geometry per site. What was not observed is None.
 
     norm (S, N) is q, the mean square per coordinate; separation (S, N) is 1 - mean cosine, carried as a
     difference so that rounding never decides; log_gradient (R, S, N) is log |g|^2 / |g_last|^2.
+
+    >>> import edgewise
+    >>> edgewise.predict("gpt2", depth=6, tokens=16).blocks("norm").shape
+    (7,)
     """
 
     sites: tuple[str, ...]
@@ -129,6 +133,12 @@ class Trace(WithProvenance):
             relative = self.log_gradient[self.readouts.index(readout)][:, ends] + np.log(self.norm[:, ends])
         angle = float((separation[:, -1] - separation[:, 0]).mean())
         return angle, float((relative[:, 0] - relative[:, -1]).mean())
+
+    def __repr__(self) -> str:
+        name = str(getattr(self.architecture, "name", "") or "a network")
+        name = name if len(name) <= 80 else f"{name[:79]}…"
+        source = self.source if len(self.source) <= 160 else f"{self.source[:159]}…"
+        return f"<Trace of {name}: {self.depth} blocks, {source}>"
 
     def _repr_html_(self) -> str:
         from edgewise import present

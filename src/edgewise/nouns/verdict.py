@@ -9,6 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from edgewise.errors import BadInput
 from edgewise.nouns.provenance import UNKNOWN, Provenance, WithProvenance
 
 if TYPE_CHECKING:
@@ -261,9 +262,14 @@ class Profile:
         return len(self.overlap) - 1
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Verdict(WithProvenance):
-    """What a trace means, in scalars and sentences: `print(verdict)` for people, `verdict.json()` for machines."""
+    """What a trace means, in scalars and sentences: `print(verdict)` for people, `verdict.json()` for machines.
+
+    >>> import edgewise
+    >>> edgewise.judge(edgewise.predict("gpt2", tokens=16)).trains
+    True
+    """
 
     outcome: Outcome  # will it train?
     phase: Phase  # by the sign of the angle exponent
@@ -293,6 +299,22 @@ class Verdict(WithProvenance):
         if self.probability is not None:
             return ""
         return next((CAUSES[finding.kind] for finding in self.findings if finding.kind in CAUSES), "")
+
+    @property
+    def trains(self) -> bool | None:
+        """Whether such a network trains: True or False, None if that is risky or undecided."""
+        return {Outcome.TRAINS: True, Outcome.FAILS: False}.get(self.outcome)
+
+    def __bool__(self) -> bool:
+        raise BadInput(
+            f"a verdict is not true or false: this one says {self.outcome.value!r}. "
+            "Use verdict.trains (True, False, or None if it is risky), or verdict.outcome."
+        )
+
+    def __repr__(self) -> str:
+        chance = "" if self.probability is None else f", {per_cent(self.probability.value)}"
+        name = self.name if len(self.name) <= 80 else f"{self.name[:79]}…"
+        return f"<Verdict {name or 'this network'!s}, {self.depth} blocks: {self.outcome.value}{chance}; print it>"
 
     @property
     def depth(self) -> int:

@@ -135,7 +135,7 @@ def write_plan(plan: Plan, path: str | Path) -> Path:
     """Write the report of a plan."""
     from edgewise.present.plan_card import plan_card
 
-    lines = f"plan = edgewise.critical_plan(model, batch, goal={plan.goal!r}, budget={plan.budget:g}"
+    lines = f"plan = edgewise.critical_plan(model, batch, goal={plan.goal!r}, limit={plan.limit:g}"
     lines += f"{', frozen=True' if plan.frozen else ''})\nprint(plan)"
     return _write_card(path, plan_card(plan), "plan", lines, "The plan")
 

@@ -35,7 +35,7 @@ def answers(
             if totals is not None:
                 yield from screen.wrapped(f"{label}: {totals_in_words(totals)}", width, "")
         return
-    yield from screen.headline(now, width, seconds)
+    yield from screen.headline(wording.title(now), wording.method(now, seconds), width)
     for label, verdict in (("Now", now), ("Then", then)):
         outcome = f"{label.ljust(6)}{verdict.outcome.value.upper()}  "
         yield from _coloured(outcome + wording.why(verdict), verdict, width)
@@ -148,7 +148,7 @@ def plan_card(plan: Plan) -> Card:
     )
     said = (f"{label}: {total}" for label, total in totals if total is not None)
     sentences = (*said, plan.diagnosis, *plan.findings, plan.kept_in_words, *plan.notes)
-    short = "" if plan.reached else "Even so the totals would not come within the budget."
+    short = "" if plan.reached else "Even so the totals would not come within the limit."
     return Card(
         f"Plan for goal {plan.goal!r}: {plan.depth} layers of width {plan.width}",
         answer,

@@ -21,7 +21,7 @@ from edgewise.theory.perceptron.step import chi_1
 
 if TYPE_CHECKING:
     from edgewise.critical.phase_diagram import PhaseDiagram
-    from edgewise.critical.vector_field import VectorField
+    from edgewise.critical.stream_flow import VectorField
 
 OUTCOME_NAMES = ("trains", "risky", "will not train")
 EDGES = {"angle": "angle exponent 0", "gradient": "gradient exponent 0"}

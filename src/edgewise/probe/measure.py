@@ -58,7 +58,7 @@ def measure(
     gain       `statistics["softmax_gain"]` and the spread of the rows' gradients; one more backward pass
     stream     one block in memory at a time (configs of Hugging Face only)
     tokens     length of the random input; default: 64
-    stack      which stack of a model with several (`edgewise.stacks` lists them); default: the language stack
+    stack      which stack of a model with several (`edgewise.models.stacks` lists them); default: the language stack
 
     Padding is left out of every number, and so are tokens whose stream starts as zeros: `trace.notes` says which.
     Outputs, gradients, random streams, modes, flags and hooks are as before afterwards.

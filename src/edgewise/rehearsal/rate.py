@@ -156,6 +156,10 @@ class Rate:
         content |= {name: tuple(content[name]) for name in ("ratios", "notes")}
         return cls(**content)
 
+    def __repr__(self) -> str:
+        values = ", ".join(f"{name}={getattr(self, name)}" for name in ("best", "low", "high", "edge"))
+        return f"<Rate {values}, {len(self.rehearsals)} rehearsals; print it>"
+
     def _repr_html_(self) -> str:
         from edgewise import present
 

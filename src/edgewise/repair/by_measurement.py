@@ -1,7 +1,7 @@
 """A plan by measurement: the roots of the two measured totals over one gain, or two, for any repeated stack.
 
 With a skip the gain is that of the matrices (or norms) that write into the stream: the largest at which neither total
-exceeds the budget (both vanish together only as branches do). Without one it is the gain of all matrices, drawn
+exceeds the limit (both vanish together only as branches do). Without one it is the gain of all matrices, drawn
 orthogonal (delta-orthogonal filters [Xiao 2018]): where the gradient total vanishes; and where the activation still
 merges inputs, drawn in mirrored pairs, which makes ReLU and its kin linear at the start [Balduzzi 2017].
 """
@@ -63,8 +63,8 @@ class Search:
         return min(self.points, key=lambda x: (round(self.points[x].worst, 6), -x))
 
 
-def largest_within(search: Search, budget: float, guess: float = 0.0, start: float = 0.0) -> float:
-    """The largest log gain up to `start` whose worst total is within the budget: log worst against x is near a line.
+def largest_within(search: Search, limit: float, guess: float = 0.0, start: float = 0.0) -> float:
+    """The largest log gain up to `start` whose worst total is within the limit: log worst against x is near a line.
 
     Branches of size s change the totals by O(s^2), so that the slope is 2 to begin with and a secant's afterwards.
     """
@@ -72,11 +72,11 @@ def largest_within(search: Search, budget: float, guess: float = 0.0, start: flo
     within, before = None, None
     while search.left > 0:
         worst = max(search.at(x).worst, 1e-12)
-        if worst <= budget:
+        if worst <= limit:
             within = x if within is None else max(within, x)
-            if x == start or worst >= 0.9 * budget:
+            if x == start or worst >= 0.9 * limit:
                 return within
-        distance = math.log(0.96 * budget / worst)
+        distance = math.log(0.96 * limit / worst)
         if before is not None and x != before[0]:
             slope = (math.log(worst) - before[1]) / (x - before[0])
         slope = min(max(slope, 0.5), 8.0)
@@ -88,16 +88,16 @@ def largest_within(search: Search, budget: float, guess: float = 0.0, start: flo
     return search.best if within is None else within
 
 
-def zero_of_gradient(search: Search, budget: float, start: float = 0.0) -> float:
-    """The log gain at which the gradient total vanishes, then, if the angle is beyond the budget, the best compromise.
+def zero_of_gradient(search: Search, limit: float, start: float = 0.0) -> float:
+    """The log gain at which the gradient total vanishes, then, if the angle is beyond the limit, the best compromise.
 
     A homogeneous layer changes log |g|^2 by 2 log gain, so that the first slope is 2 depth.
     """
     root = _secant(search, lambda t: t.gradient, start, 2.0 * search.depth)
-    if search.points and search.at(root).worst > budget and search.left > 2:
+    if search.points and search.at(root).worst > limit and search.left > 2:
         _secant(search, lambda t: t.angle + t.gradient, root, 2.0 * search.depth, most=search.left // 2)
     best = search.best  # a compromise that is none leaves the gradient at rest
-    return best if search.at(best).worst <= budget < search.at(root).worst else root
+    return best if search.at(best).worst <= limit < search.at(root).worst else root
 
 
 def _secant(
@@ -161,7 +161,7 @@ def _with_skip(
     model: nn.Module, layers: Layers, anatomy: Anatomy, exclusions: Exclusions, draw: str | None
 ) -> list[Lever]:
     kind = draw or "normal"
-    reason = "writes a branch into the stream: scaled so that the whole depth stays within the budget"
+    reason = "writes a branch into the stream: scaled so that the whole depth stays within the limit"
     ends = {path: anatomy.offsets[path] for path in anatomy.writers if path in anatomy.offsets}
     paths = [path for path in anatomy.writers if path not in ends]
     matrices = matrix_changes(model, layers, paths, exclusions, kind, reason)
@@ -234,15 +234,13 @@ class _Subject:
     def plan(
         self,
         goal: str,
-        budget: float,
+        limit: float,
         changes: Sequence[Change],
         expected: TotalChanges,
         source: str,
         notes: Sequence[str],
     ) -> Plan:
-        text, findings = diagnose(
-            self.before, expected, budget, changed=bool(changes), skip=self.anatomy.skip
-        )
+        text, findings = diagnose(self.before, expected, limit, changed=bool(changes), skip=self.anatomy.skip)
         return Plan(
             goal,
             tuple(changes),
@@ -250,10 +248,10 @@ class _Subject:
             expected,
             self.layers.depth,
             self.meter.width,
-            budget,
+            limit,
             source,
             self.meter.passes,
-            expected.worst <= budget + TOLERANCE,
+            expected.worst <= limit + TOLERANCE,
             text,
             tuple(notes),
             findings,
@@ -266,7 +264,7 @@ def plan_by_measurement(
     batch: Any,
     layers: Layers,
     exclusions: Exclusions,
-    budget: float,
+    limit: float,
     draw: str | None = None,
     spent: int = 0,
 ) -> Plan:
@@ -277,17 +275,17 @@ def plan_by_measurement(
     notes = [f"{anatomy.runs} runs of one layer told its branches apart."] if anatomy.runs else []
     if copies:
         notes.append(copies_in_words(copies, exclusions))
-    if subject.before.worst <= budget + TOLERANCE and not copies:
-        return subject.plan("critical", budget, (), subject.before, "measurement", notes)
+    if subject.before.worst <= limit + TOLERANCE and not copies:
+        return subject.plan("critical", limit, (), subject.before, "measurement", notes)
     fixed = (
         *_redraws(subject, exclusions, copies, draw),
         *zero_biases(model, layers, anatomy.biases, exclusions),
     )
     levers = levers_of(model, layers, anatomy, exclusions, draw)
-    choice, expected = _solve(subject.meter, fixed, levers, anatomy, budget)
+    choice, expected = _solve(subject.meter, fixed, levers, anatomy, limit)
     changes = merge(fixed, [change for lever in choice for change in lever.final()])
     source = f"measurement ({subject.meter.passes} forward-backward passes)"
-    return subject.plan("critical", budget, changes, expected, source, notes)
+    return subject.plan("critical", limit, changes, expected, source, notes)
 
 
 def scheme_by_measurement(
@@ -295,7 +293,7 @@ def scheme_by_measurement(
     batch: Any,
     layers: Layers,
     exclusions: Exclusions,
-    budget: float,
+    limit: float,
     goal: str,
     spent: int = 0,
 ) -> Plan:
@@ -308,7 +306,7 @@ def scheme_by_measurement(
     trial = _Trial(subject.meter, changes)
     expected = mean_of([trial.read([], seed) for seed in range(1 + AGAIN)])
     note = scheme.note(layers.depth)
-    return subject.plan(goal, budget, changes, expected, "measurement", (note,) if note else ())
+    return subject.plan(goal, limit, changes, expected, "measurement", (note,) if note else ())
 
 
 def _by_scheme(change: Change, scheme: Scheme, depth: int, anatomy: Anatomy) -> Change:
@@ -336,16 +334,16 @@ def _redraws(
 
 
 def _solve(
-    meter: Meter, fixed: Sequence[Change], levers: Sequence[Lever], anatomy: Anatomy, budget: float
+    meter: Meter, fixed: Sequence[Change], levers: Sequence[Lever], anatomy: Anatomy, limit: float
 ) -> tuple[list[Lever], TotalChanges]:
-    """One lever after the other, each at its best while the earlier ones stay, until both totals fit the budget.
+    """One lever after the other, each at its best while the earlier ones stay, until both totals fit the limit.
 
     One draw decides where to look, the mean of several whether a lever stays: single networks scatter.
     """
     choice: list[Lever] = []
     trial = _Trial(meter, fixed)
     enough = (
-        budget + TOLERANCE if anatomy.skip else min(budget, TOLERANCE)
+        limit + TOLERANCE if anatomy.skip else min(limit, TOLERANCE)
     )  # a whole network's signal hangs on it
     best = _mean_of_draws(trial, choice, trial.read(choice))
     for index, lever in enumerate(levers):
@@ -354,7 +352,7 @@ def _solve(
         if best.worst <= enough or most < 3:
             break
         search = Search(partial(trial.along, lever, list(choice)), meter.depth, most)
-        x = (largest_within if anatomy.skip else zero_of_gradient)(search, budget)
+        x = (largest_within if anatomy.skip else zero_of_gradient)(search, limit)
         longer = [*choice, lever.at(math.exp(x))]
         reached = _mean_of_draws(trial, longer, search.at(x))
         if reached.worst < best.worst - TOLERANCE / 5:

@@ -1,7 +1,7 @@
 """A plan by theory: gains for a recognised transformer, and the totals that the recursion predicts for them.
 
 Each branch is to add the share s^2 of the stream's mean square, s the largest at which neither total exceeds the
-budget: the exponents of a block are O(s^2) and vanish together only as s does [Cowsik 2024]. Queries and keys, and with
+limit: the exponents of a block are O(s^2) and vanish together only as s does [Cowsik 2024]. Queries and keys, and with
 them the scale of the scores, stay as they are; so do embeddings and readout.
 
 Attention: V and O together w = s skip sqrt(q) / (multiplier sqrt(q_in)); MLP: sqrt(E phi^2) and W_2 likewise. Both
@@ -56,7 +56,7 @@ def plan_by_theory(
     start: tuple[float, float] | None,
     exclusions: Exclusions,
     goal: str,
-    budget: float,
+    limit: float,
     draw: str | None,
     embeddings: bool,
 ) -> Plan:
@@ -77,16 +77,16 @@ def plan_by_theory(
         notes.append(SCHEMES[goal].note(architecture.depth))
         expected = predicted_totals(with_changes(recognised, pairs, SCHEMES[goal].zero_biases), start)
         biases = bias_changes(recognised, exclusions) if SCHEMES[goal].zero_biases else ()
-    elif before.worst <= budget + TOLERANCE and not redraws and not tables:
+    elif before.worst <= limit + TOLERANCE and not redraws and not tables:
         pairs, expected = [], before
     else:
         pairs, expected = _critical_changes(
-            recognised, redraws, exclusions, budget, start, draw or "orthogonal"
+            recognised, redraws, exclusions, limit, start, draw or "orthogonal"
         )
         biases = bias_changes(recognised, exclusions)
     changes = (*tables, *(change for _, change in pairs), *biases)
     expected = expected if changes else before
-    text, findings = diagnose(before, expected, budget, changed=bool(changes))
+    text, findings = diagnose(before, expected, limit, changed=bool(changes))
     return Plan(
         goal,
         changes,
@@ -94,9 +94,9 @@ def plan_by_theory(
         expected,
         architecture.depth,
         recognised.sites.width,
-        budget,
+        limit,
         "theory",
-        reached=expected.worst <= budget + TOLERANCE,
+        reached=expected.worst <= limit + TOLERANCE,
         diagnosis=text,
         notes=tuple(filter(None, notes)),
         findings=findings,
@@ -126,13 +126,13 @@ def _critical_changes(
     recognised: Recognised,
     fixed: Pairs,
     exclusions: Exclusions,
-    budget: float,
+    limit: float,
     start: tuple[float, float] | None,
     draw: str,
 ) -> tuple[Pairs, TotalChanges]:
     """The changes that put every branch at the share s, and the totals the theory predicts for them."""
     free = [place for place in recognised.places() if allowed(place, exclusions)]
-    gains = BranchGains.of(recognised.architecture, free, budget, start)
+    gains = BranchGains.of(recognised.architecture, free, limit, start)
 
     def at(x: float) -> Pairs:
         inside = _merge(fixed, _inner(recognised, free, gains, math.exp(x), draw))
@@ -143,7 +143,7 @@ def _critical_changes(
         return predicted_totals(gains.effective(with_changes(recognised, at(x), biases_off=True)), start)
 
     search = Search(totals, recognised.architecture.depth, EVALUATIONS)
-    x = largest_within(search, budget, guess=math.log(1.5 * budget / recognised.architecture.depth) / 2)
+    x = largest_within(search, limit, guess=math.log(1.5 * limit / recognised.architecture.depth) / 2)
     return at(x), search.at(x)
 
 
@@ -201,11 +201,11 @@ class BranchGains:
         cls,
         architecture: Architecture,
         free: Sequence[Place],
-        budget: float,
+        limit: float,
         start: tuple[float, float] | None,
     ) -> BranchGains:
         norm = 1.0 if architecture.norm == "post" else (start[0] if start else architecture.embedding_norm)
-        return cls(architecture, norm, _forgets(architecture) > budget and _can_carry(architecture, free))
+        return cls(architecture, norm, _forgets(architecture) > limit and _can_carry(architecture, free))
 
     def inner(self, role: str, block: int, s: float) -> float | None:
         """The gain of a matrix inside a branch; None leaves it as it is."""

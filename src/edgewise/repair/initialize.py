@@ -39,7 +39,7 @@ def critical_plan(
     *,
     keep: Sequence[str] = (),
     goal: str = "critical",
-    budget: float = 1.0,
+    limit: float = 1.0,
     draw: str | None = None,
     embeddings: bool = False,
     tokens: int | None = None,
@@ -50,7 +50,7 @@ def critical_plan(
     batch       whatever the model accepts; default: random ids, pixels or vectors, where the model shows which
     keep        parameters, modules or patterns that must stay as they are
     goal        critical, or a published scheme to compare with: deepnorm, depth-mup, gpt2, xavier, torch, orthogonal
-    budget      the total log-change over depth, of angle and of gradient, that neither may exceed
+    limit      the total log-change over depth, of angle and of gradient, that neither may exceed
     draw        normal, uniform or orthogonal; default: orthogonal, but normal where layers with skips are planned by
                 measurement, and mirrored pairs where they make an MLP or a layer without skips linear
     embeddings  set them too, so that the first stream has mean square one (never where tied to the readout)
@@ -59,14 +59,20 @@ def critical_plan(
 
     Left alone in any case: skip structure and multipliers, the scale of attention scores, norms that do not end a
     branch, the readout. The layers are those that `measure` reads, where it can read the model.
+
+    >>> import torch
+    >>> layer = torch.nn.TransformerEncoderLayer(16, 2, 32, 0.0, batch_first=True)
+    >>> model = torch.nn.TransformerEncoder(layer, 8, enable_nested_tensor=False)
+    >>> critical_plan(model, torch.randn(2, 8, 16)).goal
+    'critical'
     """
-    _refuse(model, goal, budget, draw)
+    _refuse(model, goal, limit, draw)
     where = ModelMap.of(model)
     bare = where.model
     with refusing(f"no plan is possible for this {type(bare).__name__}"), preserved(bare):
         refuse_infinite(bare, batch)
         exclusions = Exclusions.of(bare, keep, frozen)
-        plan = _plan(where, batch, exclusions, goal, budget, draw, embeddings, tokens)
+        plan = _plan(where, batch, exclusions, goal, limit, draw, embeddings, tokens)
         kept = [name for name, _ in bare.named_parameters() if name in exclusions.left]
         return replace(_without_frozen(plan, tuple(kept)), frozen=frozen)
 
@@ -78,7 +84,7 @@ def _without_frozen(plan: Plan, kept: tuple[str, ...]) -> Plan:
     if not plan.reached and plan.before is not None:
         after = plan.expected if plan.changes else None
         plan = replace(
-            plan, diagnosis=with_frozen(plan.before, after, plan.budget), expected=after or plan.before
+            plan, diagnosis=with_frozen(plan.before, after, plan.limit), expected=after or plan.before
         )
     return replace(plan, kept=kept)
 
@@ -88,14 +94,14 @@ def _plan(
     batch: Any,
     exclusions: Exclusions,
     goal: str,
-    budget: float,
+    limit: float,
     draw: str | None,
     embeddings: bool,
     tokens: int | None,
 ) -> Plan:
     bare, recognised = where.model, recognise(where, tokens, batch)
     if isinstance(recognised, Recognised) and recognised.weightless:
-        plan = plan_by_theory(recognised, None, None, exclusions, goal, budget, draw, embeddings)
+        plan = plan_by_theory(recognised, None, None, exclusions, goal, limit, draw, embeddings)
         return replace(plan, notes=(*plan.notes, UNSEEN)) if exclusions.left else plan
     if isinstance(recognised, str) and any(p.is_meta or hasattr(p, "to_local") for p in bare.parameters()):
         raise BadInput(
@@ -103,11 +109,11 @@ def _plan(
         )
     batch = batch_for(bare, tokens) if batch is None else batch
     if isinstance(recognised, str):
-        return _by_measurement(where, batch, exclusions, goal, budget, draw, f"Not by theory: {recognised}")
+        return _by_measurement(where, batch, exclusions, goal, limit, draw, f"Not by theory: {recognised}")
     meter = Meter(bare, batch, recognised.layers, raw=False)
     before = meter.read()
     recognised = _at_length(recognised, meter.tokens) if tokens is None else recognised
-    plan = plan_by_theory(recognised, before, meter.start, exclusions, goal, budget, draw, embeddings)
+    plan = plan_by_theory(recognised, before, meter.start, exclusions, goal, limit, draw, embeddings)
     plan = replace(plan, measured=meter.measured)
     if not plan.changes:
         return replace(plan, passes=meter.passes)
@@ -115,22 +121,22 @@ def _plan(
     assert plan.expected is not None
     off = max(abs(trial.angle - plan.expected.angle), abs(trial.gradient - plan.expected.gradient))
     if exclusions.left:  # the theory is of layers drawn at random, and frozen ones are what they are
-        if trial.worst <= budget + TOLERANCE:
+        if trial.worst <= limit + TOLERANCE:
             return replace(
                 plan, passes=meter.passes, expected=trial, source="theory, totals measured", reached=True
             )
     elif off <= TOLERANCE + plan.expected.spread:
         return replace(plan, passes=meter.passes)
     why = f"Not by theory: it predicts {plan.expected}, and a trial draw has {trial}."
-    return _by_measurement(where, batch, exclusions, goal, budget, draw, why, meter.passes)
+    return _by_measurement(where, batch, exclusions, goal, limit, draw, why, meter.passes)
 
 
-def _refuse(model: Any, goal: str, budget: float, draw: str | None) -> None:
+def _refuse(model: Any, goal: str, limit: float, draw: str | None) -> None:
     refuse_goal(goal)
     if not isinstance(model, (nn.Module, ModelMap)):
         raise BadInput(f"critical_plan takes a torch.nn.Module, got {type(model).__name__}.")
-    if isinstance(budget, bool) or not isinstance(budget, (int, float)) or not 0 < budget < 100:
-        raise BadInput(f"budget must be a total log-change between 0 and 100, for example 1, got {budget!r}.")
+    if isinstance(limit, bool) or not isinstance(limit, (int, float)) or not 0 < limit < 100:
+        raise BadInput(f"limit must be a total log-change between 0 and 100, for example 1, got {limit!r}.")
     if draw not in (None, *DRAWS):
         raise BadInput(f"draw must be one of {', '.join(DRAWS)}, got {draw!r}.")
 
@@ -140,16 +146,16 @@ def _by_measurement(
     batch: Any,
     exclusions: Exclusions,
     goal: str,
-    budget: float,
+    limit: float,
     draw: str | None,
     why: str,
     spent: int = 0,
 ) -> Plan:
     model, layers = where.model, layers_of(where, batch)
     if goal == "critical":
-        plan = plan_by_measurement(model, batch, layers, exclusions, budget, draw, spent)
+        plan = plan_by_measurement(model, batch, layers, exclusions, limit, draw, spent)
     else:
-        plan = scheme_by_measurement(model, batch, layers, exclusions, budget, goal, spent)
+        plan = scheme_by_measurement(model, batch, layers, exclusions, limit, goal, spent)
     return replace(plan, notes=(*plan.notes, why))
 
 
@@ -200,6 +206,9 @@ class Applied:
             for name, values in self.originals.items():
                 local(self.model.get_parameter(name)).copy_(values)
 
+    def __repr__(self) -> str:
+        return f"<Applied {self.plan!r} with seed {self.seed}; undo() restores the weights>"
+
     def __str__(self) -> str:
         late = [
             name for name in self.plan.parameters if name in self.kept
@@ -214,13 +223,13 @@ class Applied:
 @deferring
 def initialize_(
     model: nn.Module,
-    plan: Plan | str = "critical",
-    *,
     batch: Any = None,
+    *,
+    plan: Plan | str = "critical",
     generator: torch.Generator | int | None = None,
     device: Any = None,
     keep: Sequence[str] = (),
-    budget: float = 1.0,
+    limit: float = 1.0,
     draw: str | None = None,
     embeddings: bool = False,
     tokens: int | None = None,
@@ -228,26 +237,36 @@ def initialize_(
 ) -> Applied:
     """Write a plan into the model, in place; the result says what was done and can `undo()` it.
 
+    batch      of a goal: what the model is measured on, (a cut of) what it accepts; default: made from its signature
     plan       a Plan from `critical_plan`, or a goal: then the plan is drawn up here
     generator  a torch.Generator or a seed; every parameter is drawn from (seed, its name), so that order, shards and
                processes do not matter. Default: a seed from torch's global stream.
     device     where a model on the meta device is materialised first, each part by its own class
     frozen     write parameters with requires_grad=False too; default: they are kept, and a warning names them
-    batch, keep, budget, draw, embeddings, tokens   of a goal, as in `critical_plan`; a Plan is complete without them
+    keep, limit, draw, embeddings, tokens   of a goal, as in `critical_plan`; a Plan is complete without them
 
     A goal that no gain reaches is written as near as possible, with a warning that says why. The new weights are
     measured once, on the plan's batch: `after` of the result has the totals, or `unmeasured` why there are none.
     Twice is once: the same plan and seed write the same bits, and a goal leaves a model alone that is there already.
     An error or an interrupt on the way leaves the weights as they were.
     Half precisions are drawn in float32 and rounded; sharded parameters (DTensor) get this rank's part.
+
+    >>> import torch
+    >>> layer = torch.nn.TransformerEncoderLayer(16, 2, 32, 0.0, batch_first=True)
+    >>> model = torch.nn.TransformerEncoder(layer, 8, enable_nested_tensor=False)
+    >>> applied = initialize_(model, torch.randn(2, 8, 16), generator=0)
+    >>> applied.plan.reached
+    True
     """
     if not isinstance(model, nn.Module):
         raise BadInput(f"initialize_ takes a torch.nn.Module, got {type(model).__name__}.")
+    if isinstance(batch, Plan | str):
+        raise BadInput("the second argument of initialize_ is the batch. Give the plan by name: plan=plan.")
     bare = unwrap(model)
     back_in_shards(bare)
     options: dict[str, Any] = {
         "keep": keep,
-        "budget": budget,
+        "limit": limit,
         "draw": draw,
         "embeddings": embeddings,
         "tokens": tokens,
@@ -295,7 +314,7 @@ def _measured(applied: Applied) -> Applied:
     if (
         expected is not None
         and plan.reached
-        and not after.worst <= plan.budget + 2 * TOLERANCE + expected.spread
+        and not after.worst <= plan.limit + 2 * TOLERANCE + expected.spread
     ):
         warnings.warn(
             f"With the new weights the totals are {after}; the plan expected {expected}. undo() restores the old ones.",
@@ -338,7 +357,7 @@ def _refuse_values(model: nn.Module) -> None:
 
 def _refuse_options(batch: Any, options: dict[str, Any]) -> None:
     """A Plan was drawn up with its options; here they would be ignored."""
-    defaults = {"keep": (), "budget": 1.0, "draw": None, "embeddings": False, "tokens": None}
+    defaults = {"keep": (), "limit": 1.0, "draw": None, "embeddings": False, "tokens": None}
     names = ["batch"] if batch is not None else []
     names += [name for name, value in options.items() if value != defaults[name]]
     if names:

@@ -41,13 +41,19 @@ BEYOND = 1e3  # stands for a total that left the range of numbers
 
 
 def total_changes(model: nn.Module, batch: Any = None, seed: int = 0) -> TotalChanges:
-    """The log-changes over the whole depth, of angle and gradient, of a module as it is: one pass.
+    """Measure the log-changes over the whole depth, of angle and gradient, of a module as it is: one pass.
 
     batch  whatever the model accepts; default: random ids, pixels or vectors, where the model shows which
     seed   numbers the readout direction
 
     The layers are those that `measure` reads; where there is no transformer, the largest family of like siblings.
     These are not what `judge` compares with its limits: see `TotalChanges`.
+
+    >>> import torch
+    >>> layer = torch.nn.TransformerEncoderLayer(16, 2, 32, 0.0, batch_first=True)
+    >>> model = torch.nn.TransformerEncoder(layer, 8, enable_nested_tensor=False)
+    >>> total_changes(model, torch.randn(2, 8, 16)).angle < 0
+    True
     """
     if not isinstance(model, nn.Module):
         raise BadInput(f"total_changes takes a torch.nn.Module, got {type(model).__name__}.")

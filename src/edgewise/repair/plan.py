@@ -16,7 +16,7 @@ from edgewise.nouns.verdict import Exponent, finite
 from edgewise.stability.lyapunov import SEVERITY_LIMITS, Growth, LateChange, Severity, severity
 
 SHOWN = 8  # kinds of frozen parameters that a sentence names
-TOLERANCE = 0.5  # a plan promises its expected totals to this; what is within it of the budget is left alone
+TOLERANCE = 0.5  # a plan promises its expected totals to this; what is within it of the limit is left alone
 
 
 def exponent_of(growth: Growth) -> Exponent:
@@ -31,7 +31,7 @@ class TotalChanges:
     angle = log (1-c_L)/(1-c_0); gradient = log (|g_0|^2 q_0 / |g_L|^2 q_L), without q where no norm follows (`raw`).
     `spread` is the finite-width scatter sqrt(2L/d) of one network's log-norms.
 
-    This is what a plan brings within its budget, and not a verdict: totals contain the first block's jump and harmless
+    This is what a plan brings within its limit, and not a verdict: totals contain the first block's jump and harmless
     power laws. The limits of a verdict are about twice the change over the second half of the depth, `change` of the
     `exponents` (angle, gradient), which are there for a network as it is and None for one that a plan tries.
     """
@@ -122,7 +122,7 @@ class Plan:
     expected: TotalChanges | None
     depth: int
     width: int
-    budget: float
+    limit: float
     source: str  # what `expected` rests on
     passes: int = 0  # forward-backward passes of the whole model that the plan took
     reached: bool = True
@@ -149,7 +149,7 @@ class Plan:
             "goal": self.goal,
             "depth": self.depth,
             "width": self.width,
-            "budget": self.budget,
+            "limit": self.limit,
             "before": None if self.before is None else self.before.json(),
             "expected": None if self.expected is None else self.expected.json(),
             "source": self.source,
@@ -162,6 +162,12 @@ class Plan:
             "frozen": self.frozen,
             "changes": [change.json() for change in self.changes],
         }
+
+    def __repr__(self) -> str:
+        reached = "" if self.reached else ", not reached"
+        return (
+            f"<Plan {self.goal!r}: {len(self.parameters)} parameters, {self.depth} layers{reached}; print it>"
+        )
 
     def report(self, path: str | Path) -> Path:
         """Write a page that needs nothing else: the matrices and why, the totals before and after, what repeats it.
@@ -258,28 +264,28 @@ ELSEWHERE = (
 
 
 def diagnose(
-    before: TotalChanges, after: TotalChanges | None, budget: float, changed: bool, skip: bool = True
+    before: TotalChanges, after: TotalChanges | None, limit: float, changed: bool, skip: bool = True
 ) -> tuple[str, tuple[str, ...]]:
     """(diagnosis, where else to look) of a network, given its totals before and after the change, if there is one."""
-    if not changed and before.worst <= budget + TOLERANCE:
+    if not changed and before.worst <= limit + TOLERANCE:
         text = (
-            f"Nothing to change: neither total exceeds {budget:g} by more than {TOLERANCE:g}, so if this network does "
+            f"Nothing to change: neither total exceeds {limit:g} by more than {TOLERANCE:g}, so if this network does "
             "not train, the start is not the reason."
         )
         return text, (ELSEWHERE,)
     sentences = [_cause(before)]
-    if after is not None and not after.worst <= budget + TOLERANCE:
-        sentences.append(_remainder(after, budget, skip))
+    if after is not None and not after.worst <= limit + TOLERANCE:
+        sentences.append(_remainder(after, limit, skip))
     return " ".join(sentences), ()
 
 
-def with_frozen(before: TotalChanges, after: TotalChanges | None, budget: float) -> str:
+def with_frozen(before: TotalChanges, after: TotalChanges | None, limit: float) -> str:
     """The diagnosis where frozen weights stand in the way; `after` is None where nothing else can be written."""
     if after is None:
         return f"{_cause(before)} Nothing can be changed: the weights that would help are frozen."
     which, value = _larger(after)
     return (
-        f"{_cause(before)} The weights that are not frozen do not bring both totals within {budget:g}; the {which} "
+        f"{_cause(before)} The weights that are not frozen do not bring both totals within {limit:g}; the {which} "
         f"still changes by {value:+.2f}."
     )
 
@@ -306,7 +312,7 @@ def _cause(before: TotalChanges) -> str:
     )
 
 
-def _remainder(after: TotalChanges, budget: float, skip: bool) -> str:
+def _remainder(after: TotalChanges, limit: float, skip: bool) -> str:
     """What no gain removes, and what would."""
     which, value = _larger(after)
     if skip:
@@ -318,7 +324,7 @@ def _remainder(after: TotalChanges, budget: float, skip: bool) -> str:
         why = "without a skip this activation merges inputs at any gain: add a skip, or use an odd one such as tanh"
     else:
         why = "no common gain of the matrices moves it"
-    return f"No gain brings both totals within {budget:g}; the {which} still changes by {value:+.2f}: {why}."
+    return f"No gain brings both totals within {limit:g}; the {which} still changes by {value:+.2f}: {why}."
 
 
 def _larger(totals: TotalChanges) -> tuple[str, float]:

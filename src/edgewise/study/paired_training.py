@@ -154,7 +154,7 @@ def _start(
         torch.manual_seed(10_000 + seed)
         model = wrap(core)
     if plan is not None:
-        initialize_(core, plan, generator=seed)
+        initialize_(core, plan=plan, generator=seed)
     return model.train()
 
 

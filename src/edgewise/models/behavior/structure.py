@@ -93,6 +93,9 @@ class Structure:
     left_out: tuple[str, ...]  # what the theory leaves out where it covers the rest
     absent: tuple[tuple[str, str], ...] = ()
 
+    def __repr__(self) -> str:
+        return f"<Structure {self.model[:80]}, {self.stack[:80]}: {self.depth} blocks of width {self.width}; print it>"
+
     @property
     def covered(self) -> bool:
         """Whether `edgewise.describe` describes it, so that it can be predicted."""

@@ -5,7 +5,7 @@ import { pad, RunColumn } from "../run_column.js";
 
 export const title = "Runs";
 const SHOWN = 4; // statistics that have a button of their own
-const CODE = 'with edgewise.watch(model, to="runs/a"):\n    train(model)\n\n# then, in the shell:  edgewise explore runs';
+const CODE = 'with edgewise.watch(model, "runs/a"):\n    train(model)\n\n# then, in the shell:  edgewise explore runs';
 
 export async function open(root, address, setState) {
   const stop = new AbortController(), { signal } = stop;

@@ -1,4 +1,4 @@
-"""The flow of (norm, overlap) under one block: the plane on which order and chaos can be seen."""
+"""The flow of (norm, overlap) under one block, on which order and chaos can be seen, and the maps of a perceptron."""
 
 from __future__ import annotations
 
@@ -12,10 +12,15 @@ from numpy.typing import NDArray
 from edgewise.arrays import LARGEST, Array
 from edgewise.critical.asymptotics import BlockMap, asymptotics
 from edgewise.errors import BadInput
+from edgewise.models.describe import describe
 from edgewise.nouns.architecture import Architecture
+from edgewise.nouns.perceptron import Perceptron
 from edgewise.nouns.verdict import FixedPoint
+from edgewise.theory.perceptron.maps import PerceptronMaps
 from edgewise.theory.simplex.state import Setting, SimplexState
 from edgewise.theory.simplex.step import step
+
+Range = tuple[float, float, int]  # low, high, number of points
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,13 +43,26 @@ class VectorField:
         return data
 
 
-def flow(
-    architecture: Architecture,
-    norms: tuple[float, float, int],
-    overlaps: tuple[float, float, int],
-    starts: tuple[float, ...],
+def vector_field(
+    source: Any,
+    *,
+    norms: Range = (0.1, 10.0, 21),
+    overlaps: Range = (0.0, 0.99, 21),
+    starts: Sequence[float] = (0.0, 0.3, 0.6, 0.9),
 ) -> VectorField:
-    """Evaluate the last block on the grid (norms spaced by ratio) and follow the network from several overlaps."""
+    """Compute the flow of (norm, overlap) under the last block, its fixed points and the network's own orbits.
+
+    source    a transformer without a special position (no mask, window, RoPE, ALiBi), from any source
+    norms     (low, high, points) of the mean square per coordinate, spaced by ratio
+    overlaps  (low, high, points) of the mean cosine
+    starts    overlaps from which the network's own orbit is followed
+
+    >>> vector_field({"depth": 6, "tokens": 16}, norms=(0.5, 2.0, 3), overlaps=(0.0, 0.9, 4)).d_overlap.shape
+    (4, 3)
+    """
+    architecture = describe(source)
+    if not isinstance(architecture, Architecture):
+        raise BadInput("this needs a transformer; for a perceptron use edgewise.critical.perceptron_maps.")
     if not architecture.symmetric:
         raise BadInput(
             "the plane (norm, overlap) describes networks without a special position; this one has a causal mask, "
@@ -58,9 +76,25 @@ def flow(
         d_log_norm=d_log_norm,
         d_overlap=d_overlap,
         fixed_points=list(asymptotics(architecture).fixed_points),
-        trajectories=orbits(architecture, starts),
+        trajectories=orbits(architecture, tuple(starts)),
         architecture=architecture,
     )
+
+
+def perceptron_maps(source: Any) -> PerceptronMaps:
+    """Return length and correlation maps, limits, orbits, circles and the edge of chaos of one random perceptron.
+
+    source  a Perceptron, a dict of its knobs, or "mlp:ACTIVATION"
+
+    >>> round(perceptron_maps("mlp:tanh").limits.chi_1, 2) > 0
+    True
+    """
+    network = describe(source)
+    if not isinstance(network, Perceptron):
+        raise BadInput(
+            'perceptron_maps takes a perceptron, got a transformer. Give a Perceptron or "mlp:tanh".'
+        )
+    return PerceptronMaps(network)
 
 
 def displacement(
