@@ -1,6 +1,6 @@
 """Rescue: networks that do not train as configured, and what initialize_ makes of them.
 
-Each network is trained on digits as it comes and after `initialize_(model, plan="critical")`: same data, same steps, the
+Each network is trained on digits as it comes and after `initialize_(model)`: same data, same steps, the
 rate chosen in each arm among the same three by successive halving, and a third of it tried before a network is called
 untrainable. This is the protocol of train.py, whose record is the first arm of its own networks. *Trains* means
 a final loss below half of chance, as there. The population is `networks.py`; the plain networks of the literature are
