@@ -19,6 +19,7 @@ from edgewise.errors import BadInput
 
 # verb: its line in `edgewise --help`; FILES says which file of edgewise/cli holds the click command of that name.
 VERBS = {
+    "check": "Check your own training before it runs: facts that must hold.",
     "predict": "Say from a description alone whether a network will train.",
     "measure": "Read the same numbers from a real model, beside theory.",
     "describe": "Say what a model is, block by block, in theory or not.",

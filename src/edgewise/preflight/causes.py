@@ -54,6 +54,7 @@ FOLLOWS: dict[str, tuple[str, ...]] = {
     "rows": ("first loss", "loss rises"),
     "silent norm": (
         *GRADIENTS,
+        "equal heads",
         "router",
         "constant output",
         "norm eps",
@@ -65,7 +66,14 @@ FOLLOWS: dict[str, tuple[str, ...]] = {
     ),
     "rate scale": (*MOTION, "groups", "decay"),
     "schedule": ("rate zero", "update ratio", "nothing moves"),
-    "order of the step": (*MOTION, "gradient at the step", "dead", "no gradient", "rate zero"),
+    "order of the step": (
+        *MOTION,
+        "does not run",
+        "gradient at the step",
+        "dead",
+        "no gradient",
+        "rate zero",
+    ),
     "gradient at the step": (*MOTION, "dead", "no gradient"),
     "rate zero": ("nothing moves", "dead", "update ratio"),
     "not in the optimizer": ("nothing moves", "optimizer elsewhere", "dead", "groups"),
@@ -76,7 +84,7 @@ FOLLOWS: dict[str, tuple[str, ...]] = {
     "momentum": ("update ratio", "loss rises", "eps"),
     "groups": ("update ratio", "loss rises"),
     "eps": ("update ratio", "nothing moves"),
-    "update ratio": ("loss rises",),
+    "update ratio": ("loss rises", "nothing moves"),
     "half precision": (
         "rounded away",
         "nothing moves",

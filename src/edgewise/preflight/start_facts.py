@@ -28,6 +28,8 @@ TOLD = (
 def initialization(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
     if not evidence.fresh:
         raise NotAsked("the weights are trained")
+    if evidence.config is None:
+        raise NotAsked("no config says which family this is")
     try:
         found = audit_initialization(evidence.model)
     except BadInput as error:

@@ -33,7 +33,11 @@ def look_closely(evidence: TrainingEvidence) -> Look:
         ):
             kept |= _block(before, after)
         last = name.rpartition(".")[2]
-        if isinstance(module, nn.Linear) and ROUTER.fullmatch(last) and 4 <= after.shape[-1] <= 256:
+        if (
+            isinstance(module, nn.Linear)
+            and ROUTER.fullmatch(last)
+            and 4 <= after.shape[-1] < module.in_features
+        ):
             load = after.flatten(0, -2).argmax(-1).bincount(minlength=after.shape[-1]).float()
             kept |= {"load": float(load.max() / load.sum()), "tokens": int(load.sum())}
         return kept

@@ -1,0 +1,190 @@
+"""A script that was not edited: run it, find model, batch, loss and optimizer by what is called, and check them.
+
+The check is made when an optimizer steps for the first time: the outermost module that holds its parameters is the
+model, the arguments of its last call are the batch, and the loss function that was seen is called again on its outputs.
+"""
+
+from __future__ import annotations
+
+import os
+import runpy
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+from torch.overrides import TorchFunctionMode
+
+from edgewise import user_code
+from edgewise.errors import BadInput
+from edgewise.preflight.check_report import CheckReport
+from edgewise.preflight.entry import check
+from edgewise.preflight.observer import LOSSES, tensors_in
+
+SEVERE = {"error": ("error",), "warning": ("error", "warning"), "never": ()}
+Show = Callable[[CheckReport], None]
+
+
+class Listener(TorchFunctionMode):
+    """Remember outermost module calls and loss calls until the first optimizer step, then check once."""
+
+    def __init__(self, stop_on: str, show: Show) -> None:
+        super().__init__()
+        self._stop_on, self._show, self._depth = stop_on, show, 0
+        self._calls: list[Call] = []
+        self._losses: list[tuple[Any, Tensor, Tensor, tuple[Any, ...], dict[str, Any]]] = []
+        self._handles: list[Any] = []
+        self.report: CheckReport | None = None
+        self._busy = False
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        name = getattr(func, "__name__", "")
+        if name in LOSSES and not self._busy and self.report is None and len(args) >= 2:
+            self._losses = [*self._losses[-8:], (func, args[0].detach(), args[1].detach(), args[2:], kwargs)]
+        return func(*args, **kwargs)
+
+    def start(self) -> None:
+        """Listen to every module and optimizer of the process."""
+
+        def enter(*_: Any) -> None:
+            self._depth += 1
+
+        def leave(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
+            self._depth = max(0, self._depth - 1)
+            if self._depth == 0 and not self._busy and torch.is_grad_enabled():
+                outputs = [t.detach() for t in tensors_in(output) if t.is_floating_point()]
+                self._calls = [*self._calls[-8:], Call(module, args, kwargs, outputs)]
+
+        self._handles = [
+            register_module_forward_pre_hook(enter),
+            register_module_forward_hook(leave, with_kwargs=True),
+            register_optimizer_step_pre_hook(self._step),
+        ]
+
+    def stop(self) -> None:
+        """Listen no longer."""
+        for handle in self._handles:
+            handle.remove()
+        self._handles = []
+
+    def _step(self, optimizer: Any, *_: Any) -> None:
+        if self._busy or self.report is not None:
+            return
+        call = self._model_of(optimizer)
+        if call is None:
+            return
+        self._busy = True
+        try:
+            batch = {"args": call.arguments, "kwargs": call.options}
+            self.report = check(call.module, [batch], self._loss(call), optimizer)
+        finally:
+            self._busy = False
+        self.stop()
+        self._show(self.report)
+        if any(f.severity in SEVERE[self._stop_on] for f in self.report.findings):
+            raise SystemExit(self.report.exit_code)
+
+    def _model_of(self, optimizer: Any) -> Call | None:
+        """The last outermost call of the module that holds most of the optimizer's parameters."""
+        held = {id(p) for g in optimizer.param_groups for p in g["params"]}
+        best, most = None, -1
+        for call in self._calls:
+            own = [p for p in call.module.parameters() if p.requires_grad]
+            count = sum(id(p) in held for p in own)
+            if own and count >= most:
+                best, most = call, count
+        return best
+
+    def _loss(self, call: Call) -> Callable[[nn.Module, Any], Tensor]:
+        """The model's own loss, or the loss function that was called with a part of its outputs."""
+        found = next(
+            (
+                (func, labels, rest, options, which, part)
+                for func, seen, labels, rest, options in reversed(self._losses)
+                for which, output in enumerate(call.outputs)
+                for part in PARTS
+                if _fits(part(output), seen)
+            ),
+            None,
+        )
+        shapes = {id(labels): seen.shape for _, seen, labels, *_ in self._losses}
+
+        def loss(model: nn.Module, batch: Any) -> Tensor:
+            output = model(*batch["args"], **batch["kwargs"])
+            own = getattr(output, "loss", None)
+            if torch.is_tensor(own):
+                return own
+            outputs = [t for t in tensors_in(output) if t.is_floating_point()]
+            if found is None:
+                return torch.stack([t.float().pow(2).mean() for t in outputs]).sum()
+            func, labels, rest, options, which, part = found
+            value: Tensor = func(part(outputs[which]).reshape(shapes[id(labels)]), labels, *rest, **options)
+            return value
+
+        return loss
+
+
+class Call(NamedTuple):
+    """One outermost call of a module."""
+
+    module: nn.Module
+    arguments: tuple[Any, ...]
+    options: dict[str, Any]
+    outputs: list[Tensor]
+
+
+PARTS: tuple[Callable[[Tensor], Tensor], ...] = (  # of an output, that a loss is called with
+    lambda t: t,
+    lambda t: t[:, :-1] if t.dim() >= 3 else t,
+    lambda t: t[:, 1:] if t.dim() >= 3 else t,
+    lambda t: t.transpose(1, 2) if t.dim() >= 3 else t,
+    lambda t: t[:, :-1].transpose(1, 2) if t.dim() >= 3 else t,
+)
+
+
+def _fits(part: Tensor, seen: Tensor) -> bool:
+    return part.numel() == seen.numel() and torch.equal(part.reshape(seen.shape), seen)
+
+
+def run_script(command: list[str], *, stop_on: str, show: Show) -> int:
+    """Run `python file.py ...` or `python -m module ...` in this process and check it at its first optimizer step.
+
+    Return the exit code of the check if the script is stopped or ends well, else the script's own.
+    """
+    rest = command[1:] if Path(command[0]).name.startswith("python") else command
+    if not rest or (rest[0] != "-m" and not rest[0].endswith(".py")):
+        raise BadInput(
+            f"{' '.join(command)!r} is not a Python script. Write: edgewise check -- python train.py ..."
+        )
+    module = rest[0] == "-m"
+    target, arguments = (rest[1], rest[2:]) if module else (rest[0], rest[1:])
+    if not module and not Path(target).is_file():
+        raise BadInput(f"{target} does not exist. Write: edgewise check -- python train.py ...")
+    listener = Listener(stop_on, show)
+    old_arguments, old_path = sys.argv, list(sys.path)
+    sys.argv = [target, *arguments]
+    sys.path.insert(0, os.getcwd() if module else str(Path(target).resolve().parent))
+    listener.start()
+    code = 0
+    try:
+        with listener:
+            if module:
+                runpy.run_module(target, run_name="__main__", alter_sys=True)
+            else:
+                user_code.register(target)
+                runpy.run_path(target, run_name="__main__")
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else 0 if end.code is None else 1
+    finally:
+        listener.stop()
+        sys.argv, sys.path[:] = old_arguments, old_path
+    if listener.report is None:
+        raise BadInput("the script ended before any optimizer stepped: nothing was checked.")
+    return code or listener.report.exit_code

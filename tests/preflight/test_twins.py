@@ -1,0 +1,44 @@
+"""Every fact that the development list plants is named in a network, and not in its healthy twin."""
+
+from __future__ import annotations
+
+import pytest
+
+from edgewise.preflight.catalog import FACTS
+from experiments.preflight import development, facts, healthy
+from experiments.preflight.networks import NETWORKS, setup
+from experiments.preflight.run import checked, score
+
+CONTROLS = [name for name in vars(healthy) if name.startswith("control_")]
+WITHOUT_DOWNLOADS = [network for network in NETWORKS if network.name not in ("gpt2", "llama", "opt", "bert")]
+
+
+@pytest.mark.parametrize("name", development.MISTAKES)
+def test_a_mistake_is_named(name: str) -> None:
+    """In the first network in which it can be planted."""
+    for network in NETWORKS[:8]:
+        made = setup(network)
+        truth = development.MISTAKES[name](made, network)
+        if truth is not None:
+            break
+    else:
+        pytest.fail("cannot be planted anywhere")
+    report = checked(made)
+    assert score(report, truth)["mark"] == "named", report
+
+
+@pytest.mark.parametrize("network", WITHOUT_DOWNLOADS, ids=lambda network: network.name)
+def test_a_healthy_network_is_ready(network: object) -> None:
+    report = checked(setup(network))  # type: ignore[arg-type]
+    assert report.ok, report
+    assert len(report.undecided) <= 0.1 * len(FACTS)
+
+
+@pytest.mark.parametrize("name", CONTROLS)
+def test_what_is_unusual_and_healthy_is_not_called_wrong(name: str) -> None:
+    report = checked(getattr(healthy, name)())
+    assert report.ok, report
+
+
+def test_the_page_has_the_table_of_the_catalog() -> None:
+    assert facts.PAGE.read_text() == facts.written()
