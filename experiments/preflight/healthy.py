@@ -197,7 +197,7 @@ def control_masked_words() -> dict[str, Any]:
 
 def control_scaled_readout() -> dict[str, Any]:
     made = setup(GPT)
-    made["model"].tok.weight.data.normal_(std=1.0)
+    made["model"].tok.weight.data.normal_(std=0.25)
     made["model"].head.weight = made["model"].tok.weight
     made["model"].head.register_forward_hook(lambda m, a, out: out / math.sqrt(WIDTH))
     made["optimizer"] = torch.optim.AdamW(made["model"].parameters(), lr=1e-3)

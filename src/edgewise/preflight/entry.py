@@ -181,8 +181,8 @@ def _prepare(evidence: TrainingEvidence) -> None:
     """Whether the network is causal, which several facts ask."""
     try:
         flow_facts.influence(evidence)
-    except (Undecided, NotAsked):
-        return
+    except Exception as error:  # noqa: BLE001  the facts that ask say why
+        evidence.problems.append(str(error))
 
 
 def _one(fact: Fact, evidence: TrainingEvidence, report: CheckReport) -> list[CheckFinding]:
@@ -194,6 +194,9 @@ def _one(fact: Fact, evidence: TrainingEvidence, report: CheckReport) -> list[Ch
         return []
     except NotAsked as why:
         report.not_asked.append((fact.name, str(why)))
+        return []
+    except Exception as error:  # noqa: BLE001  one fact that fails on a strange model must not take the others with it
+        report.undecided.append((fact.name, f"the fact itself failed: {type(error).__name__}: {error}"))
         return []
     if not any(f.severity != "note" for f in found):
         report.held.append(fact.name)

@@ -35,7 +35,7 @@ class Influence:
             after = rows_of(changed.main_loss)[0]  # type: ignore[arg-type,index]
             distance = (after - before).abs().float().amax(-1)
         else:
-            distance = (after - before).abs().float().flatten(1).amax(-1)
+            distance = (after - before).abs().float().reshape(before.shape[0], -1).amax(-1)
         if not before.isfinite().all():
             raise Undecided("outputs are not finite")
         if distance.numel() % self.samples:

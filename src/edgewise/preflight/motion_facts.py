@@ -275,7 +275,7 @@ def eps(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
     "loss rises",
     needs="steps",
     compares="the loss of the first batch before and after the steps",
-    threshold="10 % and 0.05 higher: a warning; not finite: an error; only with a rate above zero",
+    threshold="30 % and 0.1 higher: a warning; not finite: an error; only with a rate above zero",
     cost="(+1)",
     cannot="anything finer needs `edgewise rate`",
 )
@@ -304,7 +304,7 @@ def loss_rises(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
             f"{after} after {len(records)} steps",
             "lower the learning rate",
         )
-    elif after > first + 0.1 * abs(first) + 0.05:
+    elif after > first + 0.3 * abs(first) + 0.1:
         yield finding(
             "loss rises",
             "warning",
