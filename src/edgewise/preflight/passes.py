@@ -282,7 +282,7 @@ class Passes:
         handle = None
         if isinstance(inner, torch.optim.Optimizer):
 
-            def hook(*_: Any) -> None:
+            def hook(*_: object) -> None:
                 events.names.append("step")
                 at_step()
 

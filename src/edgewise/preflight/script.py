@@ -53,7 +53,7 @@ class Listener(TorchFunctionMode):
     def start(self) -> None:
         """Listen to every module and optimizer of the process."""
 
-        def enter(*_: Any) -> None:
+        def enter(*_: object) -> None:
             self._depth += 1
 
         def leave(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
@@ -74,7 +74,7 @@ class Listener(TorchFunctionMode):
             handle.remove()
         self._handles = []
 
-    def _step(self, optimizer: Any, *_: Any) -> None:
+    def _step(self, optimizer: torch.optim.Optimizer, *_: object) -> None:
         if self._busy or self.report is not None:
             return
         call = self._model_of(optimizer)
@@ -91,7 +91,7 @@ class Listener(TorchFunctionMode):
         if any(f.severity in SEVERE[self._stop_on] for f in self.report.findings):
             raise SystemExit(self.report.exit_code)
 
-    def _model_of(self, optimizer: Any) -> Call | None:
+    def _model_of(self, optimizer: torch.optim.Optimizer) -> Call | None:
         """The last outermost call of the module that holds most of the optimizer's parameters."""
         held = {id(p) for g in optimizer.param_groups for p in g["params"]}
         best, most = None, -1
