@@ -368,3 +368,26 @@ def test_the_counter_counts(tmp_path: Path) -> None:
     assert counted.shared_class_names == ["Wall"] and counted.shared_stems == ["brick"]
     assert counted.used_once() == 1 / 2 and counted.any_per_function() == 1 / 3
     assert counted.questions("one") == 1 and counted.count("fmt: skip") == 1
+
+
+WALK = 54  # files of the package that run for `predict gpt2` (45)
+
+
+def test_predict_gpt2_runs_through_few_files() -> None:
+    """Files of which a function is called, under `sys.setprofile`; bodies of modules and classes are not counted."""
+    script = """
+import sys
+files = set()
+def seen(frame, event, _):
+    code = frame.f_code
+    if event == "call" and "/src/edgewise/" in code.co_filename and code.co_flags & 2 and code.co_name != "<lambda>":
+        files.add(code.co_filename)
+from edgewise.cli.main import run
+sys.setprofile(seen)
+run(["predict", "gpt2"])
+sys.setprofile(None)
+print("FILES", len(files))
+"""
+    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    count = int(run.stdout.rpartition("FILES ")[2])
+    assert 20 < count <= WALK
