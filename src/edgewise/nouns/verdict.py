@@ -210,7 +210,7 @@ class Probability:
 
     @property
     def sentence(self) -> str:
-        """How many of such networks trained, and how well that is known."""
+        """Return how many of such networks trained, and how well that is known."""
         value, low, high = self.value, self.low, self.high
         if value < 0.005:
             bound = "under 1" if high < 0.005 else f"up to {100 * high:.0f}"
@@ -302,7 +302,7 @@ class Verdict(WithProvenance):
 
     @property
     def trains(self) -> bool | None:
-        """Whether such a network trains: True or False, None if that is risky or undecided."""
+        """Return whether such a network trains: True or False, None if that is risky or undecided."""
         return {Outcome.TRAINS: True, Outcome.FAILS: False}.get(self.outcome)
 
     def __bool__(self) -> bool:
