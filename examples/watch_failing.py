@@ -16,11 +16,19 @@ import edgewise
 from edgewise.monitor.watch import Watch
 
 
+class CausalEncoder(nn.TransformerEncoder):
+    """torch's encoder, in which no token sees those behind it."""
+
+    def forward(self, src: Tensor) -> Tensor:  # type: ignore[override]
+        mask = nn.Transformer.generate_square_subsequent_mask(src.shape[1], src.device)
+        return super().forward(src, mask, is_causal=True)
+
+
 def network() -> nn.Module:
-    """A small pre-norm encoder that predicts the next token."""
+    """A small causal pre-norm transformer that predicts the next token."""
     torch.manual_seed(0)
     layer = nn.TransformerEncoderLayer(32, 4, 128, 0.0, batch_first=True, norm_first=True)
-    stack = nn.TransformerEncoder(layer, 3, enable_nested_tensor=False)
+    stack = CausalEncoder(layer, 3, enable_nested_tensor=False)
     for parameter in stack.parameters():  # torch copies one layer; here each is drawn
         if parameter.dim() > 1:
             nn.init.xavier_uniform_(parameter)

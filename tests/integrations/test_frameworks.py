@@ -255,7 +255,7 @@ def test_a_sink_that_fails_is_left_alone(capsys: pytest.CaptureFixture[str], tmp
 
     model, criterion = encoder(), nn.CrossEntropyLoss()
     with edgewise.watch(
-        model, everything=True, loss=criterion, mirror=Writer(), to=tmp_path / "run"
+        model, everything=True, criterion=criterion, mirror=Writer(), to=tmp_path / "run"
     ) as handle:
         train(model, 3, criterion)
     assert handle.error == "" and len(edgewise.read(tmp_path / "run")) == 3

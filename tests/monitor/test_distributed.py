@@ -177,8 +177,10 @@ def test_the_longest_wait_is_everybodys_and_alarms_of_others_are_raised_here(ran
         budget=SimpleNamespace(proposal=lambda: 3),
         ranks=SimpleNamespace(size=2, rank=rank, gather=gather),
         _raised=0,
+        _stored=0,
         instrument=SimpleNamespace(
-            rules=lambda: [mean, largest], after_step=lambda join: join(torch.tensor([1.0, 2.0]), [1, 1])
+            rules=lambda: [mean, largest],
+            after_step=lambda join, audited: join(torch.tensor([1.0, 2.0]), [1, 1]),
         ),
         alarms=[],
         step=11,

@@ -58,7 +58,7 @@ def test_rows_hold_the_step_against_the_edge_and_training_is_the_same(tmp_path: 
         torch.manual_seed(3)
         if watched:
             with edgewise.watch(
-                model, to=tmp_path, everything=True, loss=criterion, quiet=True, rate=rehearsed(0.2)
+                model, to=tmp_path, everything=True, criterion=criterion, quiet=True, rate=rehearsed(0.2)
             ):
                 train(model, 12, criterion)
         else:

@@ -41,8 +41,26 @@ def test_what_misses_under_dropout_is_looked_at_again(missed: int, monkeypatch: 
     assert bool(handle.places.blind) == (missed == 9)
 
 
-def test_what_is_not_understood_is_refused_and_named() -> None:
-    """ALiBi biases the logits; rows rebuilt without it miss the model's own output."""
+def test_what_is_not_understood_is_read_where_it_is_computed() -> None:
+    """ALiBi biases the logits: rows rebuilt without it miss the model's own output, and count from the next row on."""
+    model = hugging_face("bloom")
+    optimizer, entropies = torch.optim.SGD(model.parameters(), 0.0), []
+    with edgewise.watch(model, everything=True, quiet=True) as handle:
+        for x in batches(2):
+            loss_of(model, x).backward()
+            optimizer.step()
+            entropies.append([handle.row()[f"block.{i}.entropy"] for i in range(2)])
+            assert np.isfinite(handle.row()["block.0.norm"])
+    assert handle.error == "" and handle.places.blind == []
+    with torch.no_grad():
+        rows = torch.stack(model(x, output_attentions=True).attentions)
+    expected = torch.special.entr(rows).sum(-1)[..., 1:].mean((1, 2, 3))  # the first row has one key
+    assert np.isnan(entropies[0]).all() and entropies[1] == pytest.approx(expected.tolist(), rel=1e-3)
+
+
+def test_what_is_not_understood_is_refused_and_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """If it cannot be read where it is computed either, as with several processes."""
+    monkeypatch.setattr("edgewise.monitor.instrument.Instrument.look_inside", lambda _: None)
     handle, _ = one_step(hugging_face("bloom"))
     assert any("attention of block 0: rows rebuilt" in reason for reason in handle.places.blind)
     assert np.isnan(handle.row()["block.0.entropy"])
