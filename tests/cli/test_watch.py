@@ -98,6 +98,24 @@ def test_alarms_are_printed_and_coded(kind: AlarmKind, code: int, tmp_path: Path
     assert "ALARM at step 1" in capsys.readouterr().out
 
 
+def test_alarms_as_one_json_document(tmp_path: Path, capsys: Capture) -> None:
+    """Symptom, cause, evidence, place by module name, advice, and the command that replays the step."""
+    path = with_alarm(tmp_path, AlarmKind.LOGIT_GROWTH)
+    assert run(["alarms", str(path), "--json"]) == 1
+    document = json.loads(capsys.readouterr().out, parse_constant=pytest.fail)
+    assert document["exit_code"] == 1 and document["rows"] == 2
+    assert document["unseen"][0].startswith("Only 2 rows were stored")
+    (alarm,) = document["alarms"]
+    assert alarm["symptom"] == "logit growth" and alarm["cause"] == "" and not alarm["failing"]
+    assert alarm["what"] == "It grows." and alarm["ruled_out"] == ["the rate"] and alarm["could_be"]
+    assert (alarm["place"], alarm["module"], alarm["head"]) == ("block.1", "1.layers.1", 3)
+    assert alarm["advice"] == Alarm.from_json(alarm | {"alarm": alarm["kind"]}).try_next != ""
+    assert Path(alarm["dossier"]).is_dir()
+    assert alarm["replay"] == f"edgewise replay {alarm['dossier']} FILE.PY:FUNCTION"
+    assert run(["alarms", str(path), "--json", "--again"]) == 3
+    assert json.loads(capsys.readouterr().out)["alarms"] == []
+
+
 def test_an_alarm_that_was_cut_off_is_not_no_alarm(tmp_path: Path, capsys: Capture) -> None:
     path = with_alarm(tmp_path, AlarmKind.LOGIT_GROWTH)
     (events,) = path.glob("events-rank0-*.jsonl")

@@ -279,7 +279,7 @@ def test_bad_arguments_are_refused() -> None:
         ({"budget": 2.0}, "budget must be a share"),
         ({"budget": True}, "budget must be a share"),
         ({"budget": math.nan}, "budget must be a share"),
-        ({"loss": torch.nn.functional.cross_entropy}, "loss must be a module"),
+        ({"criterion": torch.nn.functional.cross_entropy}, "criterion must be a module"),
         ({"first_step": "x"}, "first_step must be a whole number"),
         ({"first_step": -1}, "first_step must be"),
         ({"first_step": 2.5}, "first_step must be"),
@@ -298,6 +298,8 @@ def test_bad_arguments_are_refused() -> None:
         ({"quiet": 1}, "quiet must be True or False"),
         ({"mirror": "runs"}, "mirror takes TensorBoard writers"),
         ({"rate": 1e-3}, "rate takes what"),
+        ({"webhook": "example.org"}, "webhook must be an address"),
+        ({"trials": 1}, "trials must be True or False"),
     ):
         with pytest.raises(BadInput, match=words):
             edgewise.watch(model, **arguments)

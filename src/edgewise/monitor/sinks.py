@@ -15,6 +15,7 @@ import time
 import urllib.request
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +42,7 @@ class Sinks:
         columns: Sequence[Column],
         writers: Sequence[Any],
         complain: Callable[[str], None],
-        webhook: str | None = None,
+        webhook: Webhook | None = None,
         alert: bool = True,
     ) -> None:
         self._groups = _groups(columns)
@@ -50,7 +51,8 @@ class Sinks:
         self.targets = given | _active()
         self.alerts: dict[str, Callable[[Alarm], None]] = _alerts() if alert else {}
         if webhook is not None and alert:
-            self.alerts["the webhook"] = Webhook(webhook, complain)
+            self.alerts["the webhook"] = webhook
+        self.webhook = webhook
 
     def alert(self, alarm: Alarm) -> None:
         """Send an alarm to people and programs: W&B and trackio alerts, a webhook."""
@@ -73,13 +75,22 @@ class Sinks:
                 del self.targets[name]
                 self._complain(f"rows are no longer mirrored to {name} ({type(error).__name__}: {error}).")
 
+    def close(self) -> None:
+        """Wait for alarms that are on their way to the webhook: the last one may be of the last step."""
+        if self.webhook is not None:
+            self.webhook.wait()
+
 
 class Webhook:
-    """POSTs an alarm as JSON to an address, in a thread of its own: the training does not wait for it."""
+    """POSTs an alarm as JSON to an address, in a thread of its own: the training does not wait for it.
+
+    The first failure is reported with `complain`; later alarms are still tried.
+    """
 
     def __init__(self, address: str, complain: Callable[[str], None]) -> None:
         self.address, self._complain = address, complain
         self.threads: list[threading.Thread] = []
+        self._complained = False
 
     def __call__(self, alarm: Alarm) -> None:
         body = json.dumps({"text": str(alarm), "alarm": _plain(alarm.json())}).encode()
@@ -94,8 +105,18 @@ class Webhook:
         try:
             with urllib.request.urlopen(request, timeout=WEBHOOK_SECONDS) as answer:
                 answer.read()
-        except (OSError, ValueError) as error:
-            self._complain(f"an alarm could not be sent to the webhook ({error}).")
+        except (OSError, ValueError, HTTPException) as error:
+            if not self._complained:
+                self._complained = True
+                self._complain(
+                    f"an alarm could not be sent to the webhook ({type(error).__name__}: {error})."
+                )
+
+    def wait(self) -> None:
+        """Wait until every alarm was sent or given up, at most as long as one may take."""
+        until = time.monotonic() + WEBHOOK_SECONDS
+        for thread in self.threads:
+            thread.join(max(until - time.monotonic(), 0.0))
 
 
 def check_webhook(address: Any) -> str | None:

@@ -165,7 +165,7 @@ class Watch(WatchedSteps):
 
     def _note_loss(self, loss: float | Tensor) -> None:
         if not isinstance(loss, Tensor) or self.switch.on or self._on_host or loss.device.type in HOST:
-            self._reported = float(loss)
+            self._reported = float(loss.detach() if isinstance(loss, Tensor) else loss)
         else:  # reading it would hold the device up: it is sent to the host, and read once it is there
             self._reported = loss.detach()
 
@@ -194,6 +194,7 @@ class Watch(WatchedSteps):
         if self._open:
             self._guarded(self._raise_held)
         self._detach()
+        self.sinks.close()
         unseen = self.unseen
         if unseen:
             self.said.say("\n  ".join([UNSEEN, *unseen]))

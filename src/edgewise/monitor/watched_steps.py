@@ -39,7 +39,7 @@ from edgewise.monitor.places import NO_LOSS, UNHEARD, places_or_blind
 from edgewise.monitor.replay import Dossiers
 from edgewise.monitor.run_folder import HEADS, RunFolder, versions
 from edgewise.monitor.series import History
-from edgewise.monitor.sinks import RunLog, Sinks
+from edgewise.monitor.sinks import RunLog, Sinks, Webhook
 from edgewise.optim.parallel import processes_of
 
 KINDS = tuple(AlarmKind)
@@ -125,7 +125,7 @@ class WatchedSteps:
             self.columns,
             [] if self.ranks.rank else mirror,
             self.said.say,
-            webhook,
+            None if webhook is None else Webhook(webhook, self.said.say_always),
             alert=self.ranks.rank == 0,
         )
         self._growth_columns = np.array(
