@@ -22,5 +22,5 @@ def left_out(system: str, monkeypatch: pytest.MonkeyPatch) -> set[str]:
 def test_linux_runs_everything_and_windows_what_it_can(monkeypatch: pytest.MonkeyPatch) -> None:
     linux, mac, windows = (left_out(system, monkeypatch) for system in ("linux", "darwin", "win32"))
     assert linux == set() and mac < windows
-    assert {"study/test_kill.py", "test_interrupts.py", "test_regular_file.py"} <= windows - mac
+    assert {"study/test_kill.py", "test_interrupts.py", "test_files.py"} <= windows - mac
     assert len(windows) < len(FILES) / 4 and not any(name.startswith("theory/") for name in windows)

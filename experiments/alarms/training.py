@@ -53,7 +53,7 @@ def trained(case: dict[str, Any], folder: Path, rehearsed: Any = None) -> dict[s
         model,
         to=folder,
         everything=everything,
-        loss=criterion,
+        criterion=criterion,
         quiet=True,
         optimizer=optimizer,
         state_limit=0,

@@ -136,9 +136,7 @@ def test_an_unbatched_sequence_has_its_own_length() -> None:
 def test_only_verbs_that_exist_are_recommended() -> None:
     torch.manual_seed(0)
     model = encoder(2, 32, norm_first=True)
-    edgewise.initialize_(
-        model, "critical", batch=torch.randn(2, 8, 32), generator=0
-    )  # the copies become different
+    edgewise.initialize_(model, torch.randn(2, 8, 32), generator=0)  # the copies become different
     plan = edgewise.critical_plan(model, torch.randn(2, 8, 32))
     assert plan.changes == () and plan.findings
     verbs = re.findall(r"(\w+)\(", " ".join(plan.findings))

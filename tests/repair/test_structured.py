@@ -79,7 +79,7 @@ def test_a_scheme_does_not_draw_adapters() -> None:
         assert not [name for name in plan.parameters if "lora" in name]
         assert bool(plan.changes) == frozen
     with pytest.warns(UserWarning, match="frozen"):
-        edgewise.initialize_(model, "xavier", generator=1)
+        edgewise.initialize_(model, plan="xavier", generator=1)
     assert all(torch.equal(before[name], p) for name, p in model.named_parameters())
 
 

@@ -17,7 +17,7 @@ def leading(audit: Sequence[AuditFinding] | str) -> list[str]:
     if isinstance(audit, str):
         return []
     return [
-        f"{capitalised(finding.kind.value)}: {group(finding.parameters)}. {capitalised(finding.observation)}. "
+        f"{capitalised(finding.kind.value)}: {_place(finding)}. {capitalised(finding.observation)}. "
         "--repair FILE writes the code that fixes it."
         for finding in audit
         if finding.severity is not Severity.NOTE
@@ -70,9 +70,14 @@ def span(numbers: Sequence[int]) -> str:
     return ",".join(map(str, numbers)) if len(numbers) <= LISTED else f"{numbers[0]}..{numbers[-1]}"
 
 
+def _place(finding: AuditFinding) -> str:
+    """Return the parameters of a finding in few words; one about all of them names none."""
+    return group(finding.parameters) if finding.parameters else "the model"
+
+
 def _sentence(finding: AuditFinding) -> str:
     return (
-        f"{finding.severity.value}: {finding.kind.value}: {group(finding.parameters)}. Observed: "
+        f"{finding.severity.value}: {finding.kind.value}: {_place(finding)}. Observed: "
         f"{finding.observation}. Expected: {finding.expected}."
     )
 

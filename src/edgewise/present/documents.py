@@ -26,7 +26,7 @@ def prediction(trace: Trace, verdict: Verdict, critical: CriticalPoint | None = 
     blocks = {name: listed(numbers[name]) for name in SHOWN if name in numbers}
     document = {
         "architecture": None if trace.architecture is None else trace.architecture.to_dict(),
-        "trace": {"blocks": blocks, "source": trace.source, "readout": verdict.readout},
+        "trace": {"blocks": blocks, "source": trace.source, "readout": verdict.readout or None},
         "verdict": verdict.json(),
     }
     return document | ({} if critical is None else {"critical": critical.json()}) | stamp()

@@ -107,7 +107,10 @@ def _deeper(stack: Stack, alike: dict[int, Block]) -> Iterator[Block]:
 
 
 def _branch(branch: Branch, block: Block, stack: Stack, index: int, before: Branch) -> Branch:
-    """The branch in a block of another number; what it reads from outside the block is where the one before ends."""
+    """The branch in a block of another number; what it reads from outside the block is where the one before ends.
+
+    Its attention is found by its module: calls and matrices keep the names of the block that was read.
+    """
 
     def at(operation: Operation) -> Operation:
         moved = _moved(operation.module, block, stack, index)
@@ -116,5 +119,11 @@ def _branch(branch: Branch, block: Block, stack: Stack, index: int, before: Bran
     module = _moved(branch.module, block, stack, index) or branch.module
     outlet = None if branch.outlet is None else at(branch.outlet)
     return replace(
-        branch, module=module, point=at(branch.point), total=at(branch.total), outlet=outlet, matrices=()
+        branch,
+        module=module,
+        point=at(branch.point),
+        total=at(branch.total),
+        outlet=outlet,
+        matrices=(),
+        calls=(),
     )

@@ -1,5 +1,6 @@
-"""critical_plan, by theory if the architecture is recognised and by measurement if not; and initialize_, which writes a
-plan into a module, in place, and undoes it bit for bit.
+"""critical_plan makes a plan, initialize_ writes it into a module in place and undoes it bit for bit.
+
+A plan is by theory if the architecture is recognised, and by measurement if not.
 """
 
 from __future__ import annotations

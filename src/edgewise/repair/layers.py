@@ -1,5 +1,6 @@
-"""The layers of a plan: which modules they are, which of their parameters may be written, changes to those, and the
-anatomy of a layer, learnt by switching its matrices off one at a time.
+"""The layers of a plan: modules, parameters that may be written, and the anatomy of a layer.
+
+Anatomy is learned by switching the matrices of a layer off one at a time.
 
 Matrices in series make one branch: switching any of them off gives the same output. The one that runs last writes the
 branch into the stream, so that its gain scales the branch and leaves everything inside it (also attention) as it was.

@@ -82,29 +82,50 @@ def refusing(what: str) -> Iterator[None]:
 
 
 def batch_for(model: nn.Module, tokens: int | None = None) -> Any:
-    """The default input of `measure`, else normal numbers shaped for the first matrix or filter."""
+    """Return rows of numbers for a network that keeps rows apart, else the default input of `measure`, else an image.
+
+    A perceptron also runs on sequences of tokens, but its items are rows.
+    """
     if tokens is not None:
         check_tokens(tokens)
     generator = torch.Generator().manual_seed(0)
+    kinds = (nn.Embedding, nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
+    first = next((m for m in model.modules() if isinstance(m, kinds)), None)
+    rows = None
+    if isinstance(first, nn.Linear):
+        rows = torch.randn((SAMPLES, first.in_features), generator=generator).to(first.weight)
+        if tokens is None and _keeps_rows_apart(model, rows):
+            return rows
     try:
-        return default_batch(model, generator, tokens)
-    except BadInput as refusal:
-        first = next(
-            (m for m in model.modules() if isinstance(m, (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d))), None
-        )
-        if first is None:
-            raise
-        if isinstance(first, nn.Linear):
-            shape: tuple[int, ...] = (SAMPLES, first.in_features)
-        else:
+        return default_batch(model, torch.Generator().manual_seed(0), tokens)
+    except BadInput as error:
+        batch = rows
+        if isinstance(first, (nn.Conv1d, nn.Conv2d, nn.Conv3d)):
             shape = (SAMPLES // 4, first.in_channels, *[SIDE] * len(first.kernel_size))
-        batch = torch.randn(shape, generator=generator).to(first.weight)
-        try:
-            with observed(model), torch.no_grad():
-                model(batch)
-        except (RuntimeError, ValueError, TypeError):
-            raise refusal from None
+            batch = torch.randn(shape, generator=generator).to(first.weight)
+        if batch is None or _output(model, batch) is None:
+            raise error from None
         return batch
+
+
+def _keeps_rows_apart(model: nn.Module, rows: Tensor) -> bool:
+    """Return whether a changed row changes its own output and no other."""
+    before = _output(model, rows)
+    changed = rows.clone()
+    changed[0] = -changed[0]
+    after = _output(model, changed)
+    if before is None or after is None or before.dim() == 0 or len(before) != len(rows):
+        return False
+    return bool(torch.equal(before[1:], after[1:]) and not torch.equal(before[0], after[0]))
+
+
+def _output(model: nn.Module, batch: Tensor) -> Tensor | None:
+    """Return the first tensor that the model makes of a batch, None if it does not take it."""
+    try:
+        with observed(model), torch.no_grad():
+            return next(iter(tensors(model(batch))), None)
+    except (RuntimeError, ValueError, TypeError):
+        return None
 
 
 @dataclass

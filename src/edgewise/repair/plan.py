@@ -1,5 +1,6 @@
-"""A plan: which parameter gets which standard deviation and why, the total changes over depth before and after, and
-the diagnosis in words: is the start the reason, does the plan cure it, and if not, where to look.
+"""A plan: which parameter gets which standard deviation and why, and the diagnosis behind it.
+
+The diagnosis says whether the start is the reason, whether the plan cures it, and if not, where to look.
 """
 
 from __future__ import annotations
