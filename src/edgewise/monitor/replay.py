@@ -249,8 +249,8 @@ class _Step:
         seen = self.batch[criterion]
         if self.criterion is None or seen is None:
             raise BadInput(
-                "the model returns no loss. Let the function return (model, criterion), and watch with criterion=criterion, "
-                "so that a dossier knows the targets."
+                "the model returns no loss. Let the function return (model, criterion), and watch with "
+                "criterion=criterion, so that a dossier knows the targets."
             )
         prediction, *others = seen["inputs"]
         return self.criterion(output.reshape(prediction.shape), *others, **seen["named"])
