@@ -78,7 +78,7 @@ def training(architecture: str, plan: Plan) -> dict[str, Any]:
         optimizer.step()
         return float(loss.detach())
 
-    return {"model": model, "step": step, "steps": plan.steps, "watch": {"loss": criterion}}
+    return {"model": model, "step": step, "steps": plan.steps, "watch": {"criterion": criterion}}
 
 
 def sgd(rate: float) -> Callable[[nn.Module], torch.optim.Optimizer]:
