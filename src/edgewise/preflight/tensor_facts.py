@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from edgewise.preflight.catalog import CheckFinding, NotAsked, fact, finding
 from edgewise.preflight.evidence import TrainingEvidence, is_readable, local, median, rms, role
 
+DRIFT = 0.25  # radians by which the angle of a rotary position may be off
 HARMLESS_ZERO = re.compile(
     "mean|bias|cache|ids|mask|count|ema|state|pad|grad|usage|load|step|num|shift|tok|pos|embed"
 )
@@ -260,7 +261,8 @@ def copies(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
     "buffer",
     needs="tensors",
     compares="frequencies of rotary positions: zeros, precision, a geometric series; other buffers: all zero",
-    threshold="every float32 entry is a bfloat16 number (chance 2^-16 per entry)",
+    threshold="low precision, or every float32 entry is a bfloat16 number; a note if angles drift by less than "
+    "0.25 radians at the last position of the config",
     cannot="buffers whose formula is not known",
 )
 def buffer(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
@@ -280,27 +282,34 @@ def buffer(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
                     "recompute it after loading (meta device, to_empty)",
                 )
         elif "freq" in last and values.dim() == 1 and values.numel() >= 4 and float(values.min()) > 0:
-            if values.dtype == torch.float32:
-                rounded = float((values.view(torch.int32) & 0xFFFF == 0).float().mean())
-                if rounded > 0.95:
-                    yield finding(
-                        "buffer",
-                        "warning",
-                        name,
-                        "The frequencies of the rotary positions were rounded to bfloat16.",
-                        f"{rounded:.0%} of the entries are bfloat16 numbers: angles drift by 0.4 % of the "
-                        f"position",
-                        "recompute them in float32 after .to(bfloat16)",
-                    )
-            else:
-                yield finding(
-                    "buffer",
-                    "warning",
-                    name,
-                    "The frequencies of the rotary positions are in low precision.",
-                    str(values.dtype),
-                    "keep them in float32",
-                )
+            yield from _rounded_frequencies(evidence, name, values)
+
+
+def _rounded_frequencies(evidence: TrainingEvidence, name: str, values: Tensor) -> Iterator[CheckFinding]:
+    """Frequencies in low precision, or that were: a warning if angles at the last position drift visibly."""
+    if values.dtype == torch.float32:
+        share = float((values.view(torch.int32) & 0xFFFF == 0).float().mean())
+        if share <= 0.95:
+            return
+        unit, how = 2.0**-8, f"{share:.0%} of the entries are bfloat16 numbers"
+    elif values.dtype == torch.float64:
+        return
+    else:
+        unit, how = torch.finfo(values.dtype).eps / 2, str(values.dtype).removeprefix("torch.")
+    inexact = values[torch.frexp(values.float()).mantissa != 0.5].float()  # powers of two are exact
+    drift = unit * float(inexact.max()) if inexact.numel() else 0.0
+    positions = getattr(evidence.config, "max_position_embeddings", None)
+    last = positions if isinstance(positions, int) else None
+    short = last is not None and last * drift < DRIFT
+    until = f"at position {last}" if last is not None else "per position"
+    yield finding(
+        "buffer",
+        "note" if short else "warning",
+        name,
+        "The frequencies of the rotary positions are in low precision, or were rounded to it (bfloat16).",
+        f"{how}: angles drift by up to {drift * (last or 1):.2g} radians {until}",
+        "recompute them in float32 after .to(bfloat16)",
+    )
 
 
 @fact(

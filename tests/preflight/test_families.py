@@ -1,0 +1,35 @@
+"""Families of Hugging Face in small configurations are healthy; frequencies that were rounded are judged by length."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import edgewise
+from experiments.preflight import families
+from experiments.preflight.networks import huggingface, setup
+from experiments.preflight.run import checked
+
+pytest.importorskip("transformers")
+CONTROLS = [name for name in vars(families) if name.startswith("control_")]
+
+
+@pytest.mark.parametrize("name", CONTROLS)
+def test_a_family_is_ready(name: str) -> None:
+    report = checked(getattr(families, name)())
+    assert report.ok, report
+
+
+@pytest.mark.parametrize("network", families.HUGGING_FACE, ids=lambda network: network.name)
+def test_a_network_with_an_outer_loss_is_ready(network: object) -> None:
+    report = checked(setup(network))  # type: ignore[arg-type]
+    assert report.ok, report
+
+
+@pytest.mark.parametrize("positions, severity", [(64, "note"), (4096, "warning")])
+def test_rounded_frequencies_matter_over_many_positions(positions: int, severity: str) -> None:
+    model = huggingface("llama", max_position_embeddings=positions).to(torch.bfloat16)
+    for dtype in (torch.bfloat16, torch.float32):  # as they are, and converted back too late
+        report = edgewise.check(model.to(dtype), only="tensors")
+        found = [f.severity for f in report.findings if f.kind == "buffer"]
+        assert found == [severity]
