@@ -19,6 +19,7 @@ BENCHMARKS = {
     "depth_cost": "structure and measure of 200 blocks against 20",
     "reading_cost": "describing a model by its behaviour against one forward pass of the batch",
     "measure_cost": "measure against one pass of the same model, the sum trick, streaming memory",
+    "check_cost": "check against the plain training step of the same batch, and of the tensors alone",
     "engine_overhead": "cost of a case beside its own work: serial, loky, Dask; reading the store",
     "softmax_jacobian": "extreme eigenvalues of softmax Jacobians against torch.linalg.eigvalsh",
     "optim_overhead": "LogitTrust and AttentionPreconditioner beside AdamW on a GPT-2-like model of 12 layers",
