@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import random
+import time
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ import torch
 import edgewise
 from edgewise.cli.main import run
 from experiments.preflight.networks import NETWORKS, setup
+from tests.support.alarms import alarms, rings
 
 SCHEMA = Path(edgewise.__file__).parent / "schema" / "check-1.json"
 SCRIPT = """
@@ -99,6 +101,34 @@ def test_everything_is_put_back_if_the_loss_raises(when: int, error: type[BaseEx
     except KeyboardInterrupt:
         assert error is KeyboardInterrupt
     assert same(before, state(made))
+
+
+@pytest.mark.slow
+def test_alarms_and_exceptions_at_random_moments_leave_nothing_altered() -> None:
+    """300 checks; every second one is interrupted by a real signal, the others by an exception inside a module."""
+    draw, made = random.Random(0), stepped()
+    began = time.perf_counter()
+    edgewise.check(**made)
+    usual, inside = time.perf_counter() - began, 0
+    for turn in range(300):
+        before, calls, limit = state(made), [], draw.randrange(60 * len(made["batches"]))
+
+        def fail(*_: Any, calls: list[int] = calls, limit: int = limit) -> None:
+            calls.append(1)
+            if len(calls) > limit:
+                raise MemoryError("in the middle")
+
+        if turn % 2:
+            hooks = [m.register_forward_hook(fail) for m in made["model"].modules()]
+            edgewise.check(**made)  # what the model raises becomes a finding
+            inside += len(calls) > limit
+            for hook in hooks:
+                hook.remove()
+        else:
+            with alarms() as set_alarm:
+                inside += rings(set_alarm, draw.uniform(0, usual), lambda: edgewise.check(**made))
+        assert same(before, state(made)), (turn, limit)
+    assert inside > 150
 
 
 def test_a_scheduler_that_was_not_passed_is_put_back() -> None:
