@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from edgewise.audit.checks import (
@@ -56,11 +55,11 @@ def audit_initialization(
             "this model is on the meta device and has no weights to audit. Build it on a device first."
         )
     try:
-        sites: ModelSites | None = where.sites(batch)
-        findings = list(_with_roles(where, where.sites(batch), family_recipe))
+        sites: ModelSites | None = (found := where.sites(batch))
+        summaries = summarise(where.model, found)
+        findings = list(_with_roles(where, found, summaries, family_recipe))
     except BadInput as refusal:
-        sites, findings = None, [_not_checked(refusal)]
-    summaries = by_names(where.model) if sites is None else summarise(where.model, sites)
+        sites, findings, summaries = None, [_not_checked(refusal)], by_names(where.model)
     if not summaries:
         raise BadInput(
             f"{type(where.model).__name__} has no matrix of floating-point numbers to audit; expected a model with "
@@ -70,12 +69,14 @@ def audit_initialization(
     return tuple(sorted(_without_repetition(findings), key=lambda finding: ORDER[finding.severity]))
 
 
-def _with_roles(where: ModelMap, sites: ModelSites, family_recipe: bool) -> Iterator[AuditFinding]:
+def _with_roles(
+    where: ModelMap, sites: ModelSites, summaries: list[MatrixSummary], family_recipe: bool
+) -> Iterator[AuditFinding]:
     """What needs to know which matrix is which."""
     architecture = where.family() if family_recipe and where.config else None
     recipe = None if architecture is None else recipe_of(where.config, architecture, sites)
     first = sites.stacks[0]
-    own = summarise(where.model, replace(sites, stacks=(first,)))
+    own = [summary for summary in summaries if summary.stack == first.name]
     yield from residual_scaling(recipe, len(first.blocks), own)
     if recipe is not None:
         yield from unlike_recipe(recipe, own)
