@@ -24,6 +24,7 @@ from torch import Tensor, nn
 
 from edgewise.errors import BadInput
 from edgewise.landscape.support import Along, support
+from edgewise.models.model_map import ModelMap
 from edgewise.models.unwrap import unwrap
 
 NORMALIZATIONS = ("filter", "layer", "model", "none")
@@ -59,7 +60,7 @@ Wanted = str | Along | Direction
 
 
 def random_direction(
-    model: nn.Module,
+    model: nn.Module | ModelMap,
     along: str | Along = "*",
     *,
     seed: int = 0,
@@ -70,11 +71,12 @@ def random_direction(
 
     Numbers depend on seed and parameter name alone: two models with parameters of the same names get the same draw.
     """
-    bare = unwrap(model)
+    where = ModelMap.of(model)
+    bare = where.model
     along = Along(along) if isinstance(along, str) else along
     if not isinstance(along, Along):
         raise BadInput(f"a direction must be a name, an Along or a Direction, got {type(along).__name__}.")
-    masks = support(bare, along)
+    masks = support(where, along)
     weights = {name: p.detach() for name, p in bare.named_parameters()} | dict(start or {})
     entries = {name: _draw(weights[name], mask, seed, name) for name, mask in masks.items()}
     direction = Direction(str(along), normalize(bare, entries, weights, masks, normalization))
@@ -111,10 +113,11 @@ def directions_of(
         isinstance(w, (str, Along, Direction)) for w in wanted
     ):
         raise BadInput(f"directions must be one name, Along or Direction per axis, got {wanted!r}.")
+    where = ModelMap(model)  # one reading for all axes
     directions = [
         _check(model, w)
         if isinstance(w, Direction)
-        else random_direction(model, w, seed=1000 * seed + axis, normalization=normalization, start=start)
+        else random_direction(where, w, seed=1000 * seed + axis, normalization=normalization, start=start)
         for axis, w in enumerate(wanted)
     ]
     if len(directions) == 2:

@@ -23,6 +23,7 @@ from edgewise.errors import BadInput
 from edgewise.landscape.direction import Direction
 from edgewise.landscape.evaluation import Batch, Loss, LossOf, batches_of, check_loss, own_loss
 from edgewise.landscape.support import Along, support
+from edgewise.models.model_map import ModelMap
 from edgewise.models.twin import holding, twin
 from edgewise.models.unwrap import unwrap
 
@@ -41,7 +42,7 @@ class Hessian:
 
     def __init__(self, model: nn.Module, loss: Loss | None, batch: Batch, along: str | Along = "*") -> None:
         bare = unwrap(model)
-        self.masks = support(bare, Along(along) if isinstance(along, str) else along)
+        self.masks = support(ModelMap(bare), Along(along) if isinstance(along, str) else along)
         self.parameters = {name: bare.get_parameter(name).detach().requires_grad_() for name in self.masks}
         module = LossOf(twin(bare), loss or own_loss)
         with torch.random.fork_rng(), torch.enable_grad(), sdpa_kernel(SDPBackend.MATH):

@@ -47,16 +47,16 @@ class Along:
         return ", ".join(["all matrices" if self.what == "*" else self.what, *parts])
 
 
-def support(model: nn.Module, along: Along) -> dict[str, Tensor]:
+def support(where: ModelMap, along: Along) -> dict[str, Tensor]:
     """Return masks of the entries that move, by parameter; refuses, saying what there is, when nothing would."""
     for word, numbers in (("layers", along.layers), ("heads", along.heads)):
         if numbers is None:
             continue
         if isinstance(numbers, str) or not all(isinstance(k, int) and k >= 0 for k in numbers):
             raise BadInput(f"{word} must be whole numbers, counted from 0, got {numbers!r}.")
-    masks = _of_role(model, along) if along.what in ROLES else _of_pattern(model, along)
+    masks = _of_role(where, along) if along.what in ROLES else _of_pattern(where, along)
     if not masks:
-        names = [name for name, _ in model.named_parameters()]
+        names = [name for name, _ in where.model.named_parameters()]
         raise BadInput(
             f"{along.what!r} matches no parameter: expected one of {', '.join(ROLES)}, or a pattern of names such as "
             f"{names[0] if names else '...'!r} ({len(names)} parameters in all)."
@@ -64,17 +64,17 @@ def support(model: nn.Module, along: Along) -> dict[str, Tensor]:
     return masks
 
 
-def _of_pattern(model: nn.Module, along: Along) -> dict[str, Tensor]:
+def _of_pattern(where: ModelMap, along: Along) -> dict[str, Tensor]:
     if along.heads is not None:
         raise BadInput(
             f"heads cannot be combined with the pattern {along.what!r}; only {', '.join(ROLES)} have heads."
         )
     inside = (
-        None if along.layers is None else tuple(f"{name}." for name in _blocks_named(model, along.layers))
+        None if along.layers is None else tuple(f"{name}." for name in _blocks_named(where, along.layers))
     )
     matched = {
         name: p
-        for name, p in model.named_parameters()
+        for name, p in where.model.named_parameters()
         if fnmatchcase(name, along.what)
         and p.is_floating_point()
         and (inside is None or name.startswith(inside))
@@ -88,16 +88,16 @@ def _of_pattern(model: nn.Module, along: Along) -> dict[str, Tensor]:
     return {name: torch.ones((1,) * p.ndim, dtype=torch.bool, device=p.device) for name, p in moving.items()}
 
 
-def _blocks_named(model: nn.Module, layers: Sequence[int]) -> list[str]:
-    blocks = [block for stack in ModelMap(model).sites().stacks for block in stack.blocks]
+def _blocks_named(where: ModelMap, layers: Sequence[int]) -> list[str]:
+    blocks = [block for stack in where.sites().stacks for block in stack.blocks]
     _refuse_beyond("layers", layers, len(blocks))
     return [blocks[k].name for k in layers]
 
 
-def _of_role(model: nn.Module, along: Along) -> dict[str, Tensor]:
-    parameters = dict(model.named_parameters())
+def _of_role(where: ModelMap, along: Along) -> dict[str, Tensor]:
+    parameters = dict(where.model.named_parameters())
     masks: dict[str, Tensor] = {}
-    for site in attentions(model, along.layers):
+    for site in attentions(where, along.layers):
         projection: Projection = getattr(site, ROLES[along.what])
         chosen = _rows_of_heads(site, along, projection)
         for name, rows, wanted in spread(projection, chosen, parameters):

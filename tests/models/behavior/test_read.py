@@ -429,9 +429,8 @@ def headed() -> nn.Module:
 
 def test_edited_passes_end_before_the_head(headed: nn.Module) -> None:
     reading = read(headed, torch.arange(24).reshape(2, 12))
-    assert (
-        len(RUNS) <= 2 and reading.passes > 10
-    )  # whole: the traced pass, and one that looks where the stream starts
+    # Whole: the traced pass, two that ask whether the forward is random, and one that finds where the stream starts.
+    assert len(RUNS) <= 4 and reading.passes > 10
 
 
 def test_passes_are_whole_where_a_hook_waits_for_the_end(headed: nn.Module) -> None:
