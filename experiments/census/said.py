@@ -62,10 +62,7 @@ def reason(refusal: str) -> str:
 
 def stacks(model: Any, batch: Any) -> dict[str, Any]:
     """The stacks that edgewise sees by name, the described one first, each with its record or None."""
-    if "stacks" not in edgewise.__all__:
-        seen = ask(lambda: [stack.name for stack in edgewise.models.sites(model).stacks]).value
-    else:
-        seen = ask(edgewise.models.stacks, model, batch).value
+    seen = ask(edgewise.models.stacks, model, batch).value
     return {getattr(stack, "name", stack): None if isinstance(stack, str) else stack for stack in seen or ()}
 
 

@@ -102,7 +102,7 @@ def run(name: str, make: Callable[[], dict[str, Any] | None]) -> dict[str, Any]:
 def rows(module: ModuleType, only: str = "", part: int = 0, parts: int = 1) -> Iterator[dict[str, Any]]:
     """Every case broken and healthy, every control, and whatever `more()` of the list yields."""
     count = -1
-    for name, value in vars(module).items():
+    for name, value in list(vars(module).items()):
         if not callable(value) or only not in name or not name.startswith(("case_", "control_")):
             continue
         count += 1
