@@ -33,3 +33,13 @@ def test_rounded_frequencies_matter_over_many_positions(positions: int, severity
         report = edgewise.check(model.to(dtype), only="tensors")
         found = [f.severity for f in report.findings if f.kind == "buffer"]
         assert found == [severity]
+
+
+def test_padded_queries_without_a_key_are_healthy() -> None:
+    """Left padding through fused attention: torch gives zeros there, and nothing scores these outputs."""
+    from experiments.preflight.blind_one import control_left_padded_chat
+
+    setup = control_left_padded_chat()
+    arguments = {k: setup[k] for k in ("batches", "loss", "optimizer", "step", "also") if k in setup}
+    report = edgewise.check(setup["model"], **arguments)
+    assert "empty attention row" not in {finding.kind for finding in report.findings}
