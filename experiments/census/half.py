@@ -1,0 +1,121 @@
+"""Census of a random half: what is tried was drawn and written to `half.json` before anything was asked.
+
+    python -m experiments.census.half           go on where it stopped, in the order of the draw
+    python -m experiments.census.half --table   the table of what is recorded
+    python -m experiments.census.half --draw    draw (once; the file is committed)
+
+Counted, over the models of the half that build and attend by softmax:
+
+- measured: `edgewise.measure` gave a trace;
+- described right: *right*, *right by the source*, or *structure right, outside the theory* (`table.MEANING`);
+- silently wrong: counted over all models, softmax or not.
+
+Goals: silently wrong 0, measured at least 97 %, described right at least 92 %. *Too slow* and *not judged* count against
+both shares if label or checker say that the model attends by softmax. The order of the draw is random, so that a run that
+was stopped is a random sample of the half.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from edgewise.study import load_recipe
+from edgewise.study.store import stamp
+
+from .causes import share
+from .overruled import ALL_OUTCOMES, OUTSIDE, OVERRULED, decided
+from .table import cases, name_of, records
+
+HERE = Path(__file__).parent
+DRAW, RECORDED = HERE / "half.json", HERE / "recorded" / "half.jsonl"
+RECIPES = ("text", "vision", "image_and_text", "sound_and_others", "packages")
+SEED = 20261118
+Row = dict[str, Any]
+
+
+def draw() -> list[list[str]]:
+    """(recipe, model) of half of all that were built at the last full census, in random order."""
+    built = [
+        [recipe, name_of(row)]
+        for recipe in RECIPES
+        for row in records(recipe)
+        if row["outcome"] != "not built"
+    ]
+    return random.Random(SEED).sample(sorted(built), len(built) // 2)
+
+
+def recorded() -> dict[str, Row]:
+    lines = RECORDED.read_text().splitlines() if RECORDED.exists() else []
+    return {row["name"]: row for row in map(json.loads, lines)}
+
+
+def run(most: int | None) -> None:
+    """Try every model of the draw that has no record."""
+    done, when = recorded(), stamp()
+    drawn = json.loads(DRAW.read_text())["models"][:most]
+    recipes = {recipe: load_recipe(HERE / f"{recipe}.py") for recipe in RECIPES}
+    wanted = {recipe: {name_of(case): case for case in cases(recipe)} for recipe in RECIPES}
+    for recipe, name in drawn:
+        if name in done:
+            continue
+        case, start = wanted[recipe][name], time.monotonic()
+        row = {"recipe": recipe, "name": name, "case": case, "value": recipes[recipe].measure(case)}
+        row |= {"seconds": round(time.monotonic() - start, 1), "commit": when.commit, "date": when.date}
+        with RECORDED.open("a") as file:
+            file.write(json.dumps(row) + "\n")
+        print(row["value"]["outcome"], row["seconds"], name, sep=" | ", flush=True)
+
+
+def table() -> str:
+    rows = [decided({**row["case"], **row["value"]}) for row in recorded().values()]
+    tally = Counter(row["outcome"] for row in rows)
+    softmax = [row for row in rows if row.get("softmax") and row["outcome"] != "not built"]
+    measured = sum(bool(row.get("measured")) for row in softmax)
+    right = sum(row["outcome"] in ("right", OVERRULED) for row in softmax)
+    outside = sum(row["outcome"] == OUTSIDE for row in softmax)
+    drawn = len(json.loads(DRAW.read_text())["models"])
+    return "\n".join(
+        [
+            f"{len(rows)} of the {drawn} models of the half, in the order of the draw; commits "
+            f"{', '.join(sorted({row['commit'] for row in recorded().values()}))}.",
+            "",
+            "| outcome | models |",
+            "|---|---|",
+            *(f"| {outcome} | {tally[outcome]} |" for outcome in ALL_OUTCOMES if tally[outcome]),
+            f"| softmax models that build | {len(softmax)} |",
+            f"| measured (goal 97 %) | {measured}, {share(measured, len(softmax))} |",
+            f"| described right, within the theory | {right}, {share(right, len(softmax))} |",
+            f"| structure right, outside the theory | {outside}, {share(outside, len(softmax))} |",
+            f"| described right, both together (goal 92 %) | {right + outside}, {share(right + outside, len(softmax))} |",
+            f"| silently wrong (goal 0) | {tally['silently wrong']} |",
+            f"| left altered (goal 0) | {sum(bool(row.get('altered')) for row in rows)} |",
+        ]
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--draw", action="store_true", help="draw the half; refuses to draw twice")
+    parser.add_argument("--table", action="store_true", help="print the table, ask nothing")
+    parser.add_argument("--most", type=int, help="only the first so many of the draw")
+    options = parser.parse_args()
+    if options.draw:
+        with DRAW.open("x") as file:
+            models = ",\n".join(map(json.dumps, draw()))
+            file.write(f'{{"seed": {SEED}, "models": [\n{models}\n]}}\n')
+        return
+    if not options.table:
+        run(options.most)
+    print(table())
+
+
+if __name__ == "__main__":
+    main()
