@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -67,9 +68,49 @@ class Net(nn.Module):
         return self.readout(x)
 
 
-def trained(model: nn.Module, watched: bool = True, steps: int = 4) -> Any:
+class Turns(Net):
+    """Two blocks that are called in turns."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.table(x)
+        for i in range(6):
+            x = self.blocks[i % 2](x)
+        return self.readout(x)
+
+
+class ChannelsFirst(nn.Module):
+    """The stream is (sequences, width, tokens), and matrices are convolutions."""
+
+    class Layer(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.norm1, self.norm2 = nn.LayerNorm(32), nn.LayerNorm(32)
+            self.qkv, self.proj = nn.Conv1d(32, 96, 1), nn.Conv1d(32, 32, 1)
+            self.grow, self.shrink = nn.Conv1d(32, 64, 1), nn.Conv1d(64, 32, 1)
+
+        def forward(self, x: Tensor) -> Tensor:
+            q, k, v = self.qkv(self.norm1(x.mT).mT).unflatten(1, (3, 4, -1)).unbind(1)
+            w = (q.mT @ k / 8**0.5).softmax(-1)
+            x = x + self.proj((v @ w.mT).flatten(1, 2))
+            return x + self.shrink(F.gelu(self.grow(self.norm2(x.mT).mT)))
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.table, self.net = nn.Embedding(64, 32), nn.ModuleList(self.Layer() for _ in range(3))
+        self.readout = nn.Linear(32, 64)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.table(x).mT
+        for layer in self.net:
+            x = layer(x)
+        return self.readout(x.mT)
+
+
+def trained(model: nn.Module, watched: bool = True, steps: int = 4, **options: Any) -> Any:
     optimizer, criterion = torch.optim.SGD(model.parameters(), 0.01), nn.CrossEntropyLoss()
-    handle = edgewise.watch(model, criterion=criterion, everything=True, quiet=True) if watched else None
+    options |= {"criterion": criterion, "everything": True, "quiet": True}
+    handle = edgewise.watch(model, **options) if watched else None
     generator = torch.Generator().manual_seed(0)
     for _ in range(steps):
         x = torch.randint(0, 64, (2, 16), generator=generator)
@@ -115,6 +156,28 @@ def test_a_block_that_is_called_three_times_has_three_rows() -> None:
     norms = [row[f"block.{i}.norm"] for i in range(3)]
     assert len(set(norms)) == 3 and all(map(math.isfinite, norms))
     assert all(math.isfinite(row[f"block.{i}.entropy"]) for i in range(3))
+
+
+@pytest.mark.parametrize(
+    ("model", "depth"), [(Turns("rotary"), 6), (ChannelsFirst(), 3)], ids=["turns", "channels"]
+)
+def test_blocks_called_in_turns_and_features_before_tokens_are_seen_as_they_behave(
+    model: nn.Module, depth: int
+) -> None:
+    handle = trained(model)
+    row = handle.row()
+    assert handle.places.depth == depth
+    assert all(math.isfinite(row[f"block.{i}.{name}"]) for i in range(depth) for name in ("norm", "entropy"))
+    assert math.isfinite(row["gradient_norm"])
+
+
+def test_heads_are_stored_once_attention_is_seen_where_it_is_computed(tmp_path: Path) -> None:
+    """Rows that cannot be rebuilt (biases) are refused at the first row, the only one of four on the slow clock."""
+    trained(Net("bias"), to=tmp_path / "run")
+    heads = edgewise.read(tmp_path / "run", heads=True, frame=False)
+    for block in range(2):
+        for head in range(4):
+            assert math.isfinite(heads[f"block.{block}.head.{head}.entropy"][-1])
 
 
 def test_an_error_in_the_forward_pass_is_the_users_own_and_leaves_no_mode_behind() -> None:

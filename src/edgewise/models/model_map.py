@@ -119,12 +119,17 @@ class ModelMap:
         return tuple(dict.fromkeys(str(parameter.device) for parameter in self.model.parameters()))
 
     @property
+    def layout(self) -> tuple[str, ...]:
+        """The axes of its stream (batch, token, feature) in order, as it behaves; empty if that was not read."""
+        stack = None if self._reading is None else self._reading.default
+        return () if stack is None else tuple((stack.layout or "").split())
+
+    @property
     def sequence_first(self) -> bool:
         """False if its stream is (tokens, sequences, width): as it behaves, else as torch's own attention says."""
         from torch import nn
 
-        stack = None if self._reading is None else self._reading.default
-        axes = (stack.layout or "").split() if stack is not None else []
+        axes = self.layout
         if {"batch", "token"} <= {*axes}:
             return axes.index("batch") < axes.index("token")
         flags = (bool(m.batch_first) for m in self.model.modules() if isinstance(m, nn.MultiheadAttention))

@@ -298,8 +298,8 @@ class Instrument:
             values[refused] = math.nan
         return values
 
-    def look_inside(self) -> None:
-        """See the attentions that cannot be rebuilt where they are computed, from the next pass on."""
+    def look_inside(self) -> bool:
+        """See attentions that cannot be rebuilt where they are computed, from the next pass on; whether any is new."""
         known = {layer.block for layer in self.places.by_operation}
         refused = [
             AttentionOperations(place.block, place.heads, room=place.name)
@@ -312,6 +312,7 @@ class Instrument:
             self.places.by_operation += refused
             self.groups += self._attach_operations(refused)
             self._blocks = [[place.block for place in group.layers] for group in self.groups]
+        return bool(refused)
 
     @property
     def dtype(self) -> torch.dtype:

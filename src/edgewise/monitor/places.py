@@ -131,7 +131,7 @@ def places_of(model: nn.Module) -> Places:
         return _places_by_behavior(where) or Places(
             bare, blind=[f"blocks, activations and attention: {reason}"]
         )
-    if _called_again(where, record):
+    if _called_again(where, record) or where.layout[-1:] not in ((), ("feature",)):
         places = _places_by_behavior(where)
         if places is not None:
             return places
@@ -154,6 +154,8 @@ def _called_again(where: ModelMap, record: ModelSites) -> bool:
     layers = where.config.get("num_hidden_layers")
     if len(record.stacks) != 1 or not record.depth:
         return False
+    if any(block.calls > 1 for block in where.sites().blocks):
+        return True
     if isinstance(layers, int):
         return layers > record.depth
     blocks = {id(where.model.get_submodule(block.name)) for block in record.blocks}

@@ -135,6 +135,7 @@ class WatchedSteps:
         self._losses = 0  # how many were seen
         self._observed = np.zeros(len(self.names), bool)  # columns that had a number in some row
         self._next, self._sampled, self._stored = first_step, -1, 0
+        self._heads_due = False  # at the next row, since attention is seen from it on
         self._near = False  # whether a detector is close to an alarm
         self._on_host = self.instrument.on_host  # where it costs nothing to look at the loss
         self._last_row: tuple[int, Array] | None = None
@@ -360,7 +361,8 @@ class WatchedSteps:
         self.dossiers.rows.append((self.step, row))
         if self.folder is not None:
             self.folder.append(self.step, row)
-            if self._stored % SLOW == 0 and self.places.depth:
+            if (self._stored % SLOW == 0 or self._heads_due) and self.places.depth:
+                self._heads_due = False
                 self.folder.append(self.step, sample.slow_row(self.places.heads), HEADS)
         self._note_refusals()
         self._stored += 1
@@ -440,8 +442,8 @@ class WatchedSteps:
     def _note_refusals(self) -> None:
         if self.instrument.doubts:
             return
-        if self.ranks.size == 1:
-            self.instrument.look_inside()
+        if self.ranks.size == 1 and self.instrument.look_inside():
+            self._heads_due = True
         inside = {layer.block: layer for layer in self.places.by_operation}
         for group in self.instrument.groups:
             for block, place, reason in zip(group.blocks, group.layers, group.refusals, strict=True):
