@@ -4,12 +4,14 @@
     python -m experiments.strangers.run --half development "nanogpt"  again, these only
     python -m experiments.strangers.run --half development --table    the table of what is recorded; --json the same
 
-Every verb is asked about a model of its own in a process of its own, with 60 s of processor time.
+Every verb is asked about a model of its own in a process of its own, with 60 s of processor time. The processes are
+forked from one that has imported everything: a half takes about ten minutes of processor time.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import datetime
 import json
 import multiprocessing
@@ -38,6 +40,7 @@ from .truth import Stranger
 from .verbs import ASK, READING, VERBS
 
 SECONDS, WAIT, MEMORY = 60, 900, 8 << 30
+WARM = "torch encoder, norm first, gelu"  # of the development half
 RESULTS = Path(__file__).with_name("results")
 Row = dict[str, Any]
 
@@ -131,11 +134,14 @@ def stamped() -> Row:
 
 
 def prepare() -> None:
-    """Import what the forks need, once."""
+    """Import what the forks need, once: the packages, and what each verb imports when it is first asked."""
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     for package in {s.package for s, _ in EVERYONE.values() if s.package and not s.missing}:
         __import__(package)
+    with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
+        for verb in VERBS:
+            ask(EVERYONE[WARM][0], verb)
 
 
 def isolated(stranger: Stranger, verb: str) -> Row:
