@@ -65,7 +65,7 @@ def run(most: int | None) -> None:
         if name in done:
             continue
         case, start = wanted[recipe][name], time.monotonic()
-        row = {"recipe": recipe, "name": name, "case": case, "value": recipes[recipe].measure(case)}
+        row = {"recipe": recipe, "name": name, "case": case, "value": recipes[recipe].module.measure(case)}
         row |= {"seconds": round(time.monotonic() - start, 1), "commit": when.commit, "date": when.date}
         with RECORDED.open("a") as file:
             file.write(json.dumps(row) + "\n")
