@@ -36,6 +36,7 @@ HERE = Path(__file__).parent
 DRAW, RECORDED = HERE / "half.json", HERE / "recorded" / "half.jsonl"
 RECIPES = ("text", "vision", "image_and_text", "sound_and_others", "packages")
 SEED = 20261118
+SAMPLE = 150  # the first so many of the draw: ten models of the other half took 12 s each, and there is less than an hour
 Row = dict[str, Any]
 
 
@@ -105,7 +106,9 @@ def main() -> None:
     )
     parser.add_argument("--draw", action="store_true", help="draw the half; refuses to draw twice")
     parser.add_argument("--table", action="store_true", help="print the table, ask nothing")
-    parser.add_argument("--most", type=int, help="only the first so many of the draw")
+    parser.add_argument(
+        "--most", type=int, default=SAMPLE, help="the first so many of the draw (%(default)s)"
+    )
     options = parser.parse_args()
     if options.draw:
         with DRAW.open("x") as file:
