@@ -82,6 +82,47 @@ def test_the_cheapest_case_is_measured_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("measure", "code", "said"),
+    [
+        ('return {"y": square(case["x"]) + 9}', 0, "1 of 1 recipes as committed"),
+        ('return {"y": 9.9 * square(case["x"]) + 9}', 3, "1 parted, which fails nothing"),
+        ('raise ValueError("no room")', 1, "no room"),
+        ('return {"y": [1.0], "z": object()}', 1, "1 raised, which fails CI"),
+    ],
+    ids=["same", "parted", "raised", "no value"],
+)
+def test_a_recipe_that_raises_fails_ci_and_one_that_parts_does_not(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    measure: str,
+    code: int,
+    said: str,
+) -> None:
+    head, right = PARTS["head"] + "TOLERANCE = 0.01\n", 'return {"y": square(case["x"]) + 9}'
+    path = write_recipe(tmp_path, head=head, measure=f"def measure(case):\n    {right}\n")
+    work = Work.of(load_recipe(path), "full", tmp_path)
+    run(work)
+    keep(work)
+    write_recipe(tmp_path, head=head, measure=f"def measure(case):\n    {measure}\n")
+    monkeypatch.setattr(canary, "ROOT", tmp_path)
+    monkeypatch.setattr("sys.argv", ["canary", "--workers", "1", str(path)])
+    assert canary.main() == code
+    assert said in capsys.readouterr().out
+
+
+def test_make_passes_what_parted_and_fails_for_what_raised() -> None:
+    rules = (ROOT / "Makefile").read_text(encoding="utf-8").splitlines()
+    rule = next(line.strip() for place, line in enumerate(rules) if rules[place - 1].startswith("canary:"))
+    shell = rule.replace("$$", "$").replace("$(BIN)/python tools/canary.py", "sh -c 'exit '$CODE")
+    codes = [
+        subprocess.run(["sh", "-c", shell], env={"CODE": str(code)}, check=False).returncode
+        for code in range(4)
+    ]
+    assert codes == [0, 1, 1, 0]
+
+
+@pytest.mark.parametrize(
     ("recipe", "file", "right", "wrong"),
     [
         (
@@ -124,7 +165,9 @@ def test_a_wrong_factor_is_named(tmp_path: Path, recipe: str, file: str, right: 
         cwd=tmp_path,
         env=os.environ | {"PYTHONPATH": str(tmp_path / "src"), "OMP_NUM_THREADS": "1"},
     )
-    assert (done.returncode, f"{recipe}: parted" in done.stdout) == (1, True), done.stdout + done.stderr
+    assert (done.returncode, f"{recipe}: parted" in done.stdout) == (canary.PARTED, True), (
+        done.stdout + done.stderr
+    )
 
 
 def test_results_are_measured_cheapest_first_and_say_what_remains(

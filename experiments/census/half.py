@@ -36,7 +36,7 @@ HERE = Path(__file__).parent
 DRAW, RECORDED = HERE / "half.json", HERE / "recorded" / "half.jsonl"
 RECIPES = ("text", "vision", "image_and_text", "sound_and_others", "packages")
 SEED = 20261118
-SAMPLE = 150  # the first so many of the draw: ten models of the other half took 12 s each, and there is less than an hour
+SAMPLE = 150  # the first of the draw: ten models of the other half took 12 s each, and an hour is left
 Row = dict[str, Any]
 
 
