@@ -7,11 +7,21 @@ not tell, and `NotAsked` if what it needs was not given; a fact that yields noth
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field
+from functools import partial
 from typing import Any
 
 SEVERITIES = ("error", "warning", "note")
-NEEDS = ("tensors", "optimizer", "data", "pass", "loss", "steps", "changed", "loop")
+NEEDS = {  # what a fact needs, and what that costs
+    "tensors": "0",
+    "optimizer": "0",
+    "data": "0",
+    "pass": "F",
+    "loss": "F",
+    "steps": "S",
+    "changed": "+1",
+    "loop": "S",
+}
 
 
 class Undecided(Exception):
@@ -47,21 +57,7 @@ class CheckFinding:
 
     def json(self) -> dict[str, Any]:
         """Return the finding as the schema `check-1` has it."""
-        return {
-            "kind": self.kind,
-            "severity": self.severity,
-            "places": list(self.places),
-            "sentence": self.sentence,
-            "evidence": self.evidence,
-            "numbers": self.numbers,
-            "advice": self.advice,
-            "follows": list(self.follows),
-        }
-
-    def at_most(self, severity: str) -> CheckFinding:
-        """Return the finding with a severity no worse than this one."""
-        worse = SEVERITIES.index(self.severity) < SEVERITIES.index(severity)
-        return replace(self, severity=severity) if worse else self
+        return asdict(self) | {"places": list(self.places), "follows": list(self.follows)}
 
 
 Check = Callable[[Any], Iterator[CheckFinding]]  # of a TrainingEvidence, which imports this file
@@ -72,7 +68,6 @@ class Fact:
     """A row of the catalog."""
 
     name: str
-    group: str
     needs: str
     compares: str
     threshold: str
@@ -84,30 +79,27 @@ class Fact:
 FACTS: dict[str, Fact] = {}
 
 
-def fact(
-    name: str, *, needs: str, compares: str, threshold: str, cost: str = "0", cannot: str = ""
-) -> Callable[[Check], Check]:
-    """Register a function as a fact.
+def fact(name: str, *, needs: str, cost: str = "") -> Callable[[Check], Check]:
+    """Register a function as a fact, whose docstring is its row: "Compare", "Threshold:", "Cannot decide:".
 
-    needs      the evidence it needs: one of `NEEDS`
-    compares   what is compared with what
-    threshold  the limit, and why
-    cost       0: tensors only; F: part of the observed pass; S: part of the steps; +1: one more forward pass
-    cannot     what it cannot decide
+    needs  the evidence it needs: one of `NEEDS`
+    cost   0: tensors only; F: part of the observed pass; S: part of the steps; +1: one more forward pass
     """
 
     def register(function: Check) -> Check:
         if name in FACTS or needs not in NEEDS:
-            raise ValueError(f"fact {name!r} is registered twice, or needs {needs!r} of {NEEDS}")
-        group = function.__module__.rpartition(".")[2].removesuffix("_facts")
-        FACTS[name] = Fact(name, group, needs, compares, threshold, cost, cannot, function)
+            raise ValueError(f"fact {name!r} is registered twice, or needs {needs!r} of {tuple(NEEDS)}")
+        text = " ".join((function.__doc__ or "").split())
+        rest, _, cannot = text.partition(" Cannot decide: ")
+        compares, _, threshold = rest.partition(" Threshold: ")
+        row = (compares.removeprefix("Compare "), threshold, cost or NEEDS[needs], cannot)
+        FACTS[name] = Fact(name, needs, *(part.removesuffix(".") for part in row), function)
         return function
 
     return register
 
 
 def finding(
-    kind: str,
     severity: str,
     places: str | list[str] | tuple[str, ...],
     sentence: str,
@@ -115,9 +107,12 @@ def finding(
     advice: str = "",
     **numbers: Any,
 ) -> CheckFinding:
-    """Return a finding; `places` may be one name."""
+    """Return a finding of the fact that yields it; `places` may be one name."""
     names = (places,) if isinstance(places, str) else tuple(dict.fromkeys(places))
-    return CheckFinding(kind, severity, names, sentence, evidence, numbers, advice)
+    return CheckFinding("", severity, names, sentence, evidence, numbers, advice)
+
+
+error, warning, note = (partial(finding, severity) for severity in SEVERITIES)
 
 
 def table() -> str:
@@ -125,6 +120,6 @@ def table() -> str:
     head = "| fact | compares | threshold, and why | cost | cannot decide |\n|---|---|---|---|---|\n"
     rows = [
         f"| {f.name} | {f.compares} | {f.threshold} | {f.cost} | {f.cannot} |"
-        for f in sorted(FACTS.values(), key=lambda f: NEEDS.index(f.needs))
+        for f in sorted(FACTS.values(), key=lambda f: [*NEEDS].index(f.needs))
     ]
     return head + "\n".join(rows) + "\n"

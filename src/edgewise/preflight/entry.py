@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -12,7 +13,7 @@ from torch import nn
 from edgewise import interrupts
 from edgewise.errors import BadInput
 from edgewise.models.unwrap import unwrap
-from edgewise.preflight import (
+from edgewise.preflight import (  # noqa: F401  imported for their facts
     data_facts,
     flow_facts,
     gradient_facts,
@@ -32,21 +33,7 @@ from edgewise.preflight.evidence import TrainingEvidence
 from edgewise.preflight.passes import Passes
 from edgewise.preflight.restoration import schedulers_of, undone
 
-ROOMS = (
-    data_facts,
-    flow_facts,
-    gradient_facts,
-    loop_facts,
-    loss_facts,
-    motion_facts,
-    optimizer_facts,
-    softmax_facts,
-    start_facts,
-    tensor_facts,
-    wiring_facts,
-)  # imported for their facts
 SCAN_SECONDS = 0.5  # for looking at batches beyond the first three
-ONLY = ("tensors", "optimizer", "data", "flow")
 
 
 def check(
@@ -188,7 +175,7 @@ def _prepare(evidence: TrainingEvidence) -> None:
 def _one(fact: Fact, evidence: TrainingEvidence, report: CheckReport) -> list[CheckFinding]:
     try:
         with torch.no_grad():
-            found = list(fact.check(evidence))
+            found = [replace(f, kind=fact.name) for f in fact.check(evidence)]
     except Undecided as why:
         report.undecided.append((fact.name, str(why)))
         return []

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor, nn
 
-from edgewise.preflight.catalog import CheckFinding, NotAsked, Undecided, fact, finding
+from edgewise.preflight.catalog import CheckFinding, NotAsked, Undecided, error, fact, finding, warning
 from edgewise.preflight.evidence import TrainingEvidence, parent, rms, rows_of
 from edgewise.preflight.loss_facts import tails
 from edgewise.preflight.passes import outputs_of
@@ -90,21 +90,17 @@ def influence(evidence: TrainingEvidence) -> Influence:
     return result
 
 
-@fact(
-    "constant output",
-    needs="changed",
-    compares="outputs before and after one input token (or a whole sample) was changed",
-    threshold="none moves: the input is not used",
-    cost="+1",
-)
+@fact("constant output", needs="changed")
 def constant_output(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
+    """Compare outputs before and after one input token (or a whole sample) was changed.
+
+    Threshold: none moves: the input is not used.
+    """
     seen = influence(evidence)
     if not seen.moved[0].any():
         what = f"token {seen.token}" if seen.tokens else "all of its input"
         place = evidence.alignment.place if evidence.alignment is not None else "model"
-        yield finding(
-            "constant output",
-            "error",
+        yield error(
             _last_moved(evidence) or place or "model",
             "The outputs do not depend on the input.",
             f"changing {what} of a sample changes none of its outputs",
@@ -133,17 +129,15 @@ def _last_moved(evidence: TrainingEvidence) -> str:
     return ""
 
 
-@fact(
-    "leak",
-    needs="changed",
-    compares="the output whose label is token j before and after token j is changed, on the weights after "
-    "the steps",
-    threshold="it moves by more than rounding (1e-5 of the outputs); the place is the first module whose "
-    "earlier tokens move",
-    cost="+1",
-    cannot="outputs that are a selection of tokens",
-)
+@fact("leak", needs="changed")
 def leak(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
+    """Compare the output whose label is token j before and after token j is changed, on the weights after the
+    steps.
+
+    Threshold: it moves by more than rounding (1e-5 of the outputs); the place is the first module whose
+    earlier tokens move.
+    Cannot decide: outputs that are a selection of tokens.
+    """
     seen = influence(evidence)
     alignment = evidence.alignment
     if alignment is None or not seen.tokens:
@@ -156,9 +150,7 @@ def leak(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
         place = seen.origin([0], slice(0, seen.token))
         norms = [n for n, m in evidence.model.named_modules() if isinstance(m, BATCH_NORMS)]
         only = bool(seen.moved[0, : seen.token].any()) and _only_future(seen)
-        yield finding(
-            "leak",
-            "error",
+        yield error(
             [place],
             "The network sees the token it is asked for: the causal mask "
             + ("is transposed, tokens see only the future." if only else "is missing, inverted or shifted."),
@@ -178,15 +170,13 @@ def _only_future(seen: Influence) -> bool:
     return later.numel() > 1 and not bool(later.any())
 
 
-@fact(
-    "samples mixed",
-    needs="changed",
-    compares="outputs of the other samples before and after one sample is changed",
-    threshold="any moves by more than rounding; a note with BatchNorm outside language models",
-    cost="(+1)",
-    cannot="mixtures of experts with capacity limits may mix",
-)
+@fact("samples mixed", needs="changed")
 def samples_mixed(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
+    """Compare outputs of the other samples before and after one sample is changed.
+
+    Threshold: any moves by more than rounding; a note with BatchNorm outside language models.
+    Cannot decide: mixtures of experts with capacity limits may mix.
+    """
     seen = influence(evidence)
     start = 2 if seen.tokens else 1
     if seen.samples <= start:
@@ -199,7 +189,6 @@ def samples_mixed(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
     small = float(seen.moved[start:].float().mean()) < 0.05
     expected = (norms and not words) or (small and any("expert" in n for n in evidence.parameters))
     yield finding(
-        "samples mixed",
         "note" if expected else "warning",
         norms if norms and place == "model" else [place],
         "The samples of a batch influence one another.",
@@ -210,16 +199,14 @@ def samples_mixed(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
     )
 
 
-@fact(
-    "order not seen",
-    needs="changed",
-    compares="all other outputs after two tokens were swapped, in networks that see both sides",
-    threshold="none moves; a warning only if a table or buffer of positions exists, else a note: some "
-    "tasks have no order",
-    cost="(+1)",
-    cannot="causal networks see order through their mask",
-)
+@fact("order not seen", needs="changed")
 def order_not_seen(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
+    """Compare all other outputs after two tokens were swapped, in networks that see both sides.
+
+    Threshold: none moves; a warning only if a table or buffer of positions exists, else a note: some tasks
+    have no order.
+    Cannot decide: causal networks see order through their mask.
+    """
     seen = influence(evidence)
     swap = seen.change.get("swap")
     if not seen.aligned or swap is None or seen.samples < 2 or not seen.earlier():
@@ -233,7 +220,6 @@ def order_not_seen(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
             if "pos" in n.lower() and not any(g.get(n) is not None and g[n].alive for g in evidence.gradients)  # type: ignore[union-attr]
         ]
         yield finding(
-            "order not seen",
             "warning" if labels or unused else "note",
             unused or ["model"],
             "The network does not see the order of its tokens: positions are missing.",
@@ -242,15 +228,13 @@ def order_not_seen(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
         )
 
 
-@fact(
-    "past not seen",
-    needs="changed",
-    compares="the influence matrix: gradient of one output at every token of its sample",
-    threshold="no token but its own reaches an output in any sample, although there are softmaxes or mixers",
-    cost="(+1)",
-    cannot="embeddings and classifiers without context, which have no attention",
-)
+@fact("past not seen", needs="changed")
 def past_not_seen(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
+    """Compare the influence matrix: gradient of one output at every token of its sample.
+
+    Threshold: no token but its own reaches an output in any sample, although there are softmaxes or mixers.
+    Cannot decide: embeddings and classifiers without context, which have no attention.
+    """
     reach, rows = _reach(evidence)
     if not evidence.seen().softmaxes:
         raise NotAsked("no attention was seen")
@@ -266,9 +250,7 @@ def past_not_seen(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
         raise NotAsked("no output has two tokens before it")
     if all(alone):
         place = evidence.seen().softmaxes[0].place
-        yield finding(
-            "past not seen",
-            "warning",
+        yield warning(
             [place or "model"],
             "No token sees another: the outputs depend on their own token only.",
             "attention is there, and the influence of every other token is zero: a mask hides them, or "
@@ -277,24 +259,20 @@ def past_not_seen(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
         )
 
 
-@fact(
-    "own token not seen",
-    needs="changed",
-    compares="the influence matrix on its diagonal",
-    threshold="an output does not depend on its own token, though it does on others, and it is asked for "
-    "the next one",
-    cost="(+1)",
-)
+@fact("own token not seen", needs="changed")
 def own_token_not_seen(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
+    """Compare the influence matrix on its diagonal.
+
+    Threshold: an output does not depend on its own token, though it does on others, and it is asked for the
+    next one.
+    """
     reach, rows = _reach(evidence)
     alignment = evidence.alignment
     if alignment is None or alignment.offset is None or alignment.offset < 1:
         raise NotAsked("the labels are not the next tokens")
     blind = [b for b, row in enumerate(rows) if row >= 2 and not reach[b, row] > 1e-7 * float(reach[b].max())]
     if blind and len(blind) == sum(row >= 2 for row in rows):
-        yield finding(
-            "own token not seen",
-            "warning",
+        yield warning(
             [_first_mixer(evidence)],
             "An output does not see its own token, the last one it may see.",
             f"the influence of token {rows[blind[0]]} on output {rows[blind[0]]} is zero, that of others "
@@ -303,15 +281,13 @@ def own_token_not_seen(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
         )
 
 
-@fact(
-    "padding is seen",
-    needs="changed",
-    compares="the influence matrix at padding tokens with the mask that was passed",
-    threshold="padding reaches scored outputs in every padded sample, more than 1 % of a token's influence",
-    cost="(+1)",
-    cannot="without an attention mask in the batch: a note, since padding may be meant as text",
-)
+@fact("padding is seen", needs="changed")
 def padding_is_seen(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
+    """Compare the influence matrix at padding tokens with the mask that was passed.
+
+    Threshold: padding reaches scored outputs in every padded sample, more than 1 % of a token's influence.
+    Cannot decide: without an attention mask in the batch: a note, since padding may be meant as text.
+    """
     reach, rows = _reach(evidence)
     alignment = evidence.alignment
     assert alignment is not None
@@ -330,7 +306,6 @@ def padding_is_seen(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
     if shares and seen_pads == len(shares):
         inverted = declared and _text_hidden(reach, rows, pads)
         yield finding(
-            "padding is seen",
             "warning" if declared else "note",
             [_first_mixer(evidence)],
             "The padding mask is inverted: padding is attended to and text is not."
@@ -387,14 +362,12 @@ def _padding_mask(evidence: TrainingEvidence, ids: Tensor) -> tuple[Tensor, bool
     return pads, False
 
 
-@fact(
-    "source not seen",
-    needs="changed",
-    compares="outputs before and after a token of each table was changed, in networks with two token inputs",
-    threshold="a second token input whose table gets no gradient in any step",
-    cost="S",
-)
+@fact("source not seen", needs="changed", cost="S")
 def source_not_seen(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
+    """Compare outputs before and after a token of each table was changed, in networks with two token inputs.
+
+    Threshold: a second token input whose table gets no gradient in any step.
+    """
     from edgewise.preflight.evidence import token_lookups
 
     lookups = list(token_lookups(evidence.seen()))
@@ -407,9 +380,7 @@ def source_not_seen(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
             continue
         samples = [g.get(name) for g in evidence.gradients]
         if all(s is None or not s.alive for s in samples):
-            yield finding(
-                "source not seen",
-                "error",
+            yield error(
                 [lookup.place or name],
                 "One of the token inputs does not influence the loss.",
                 f"{name} is looked up and never gets a gradient",
@@ -417,24 +388,20 @@ def source_not_seen(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
             )
 
 
-@fact(
-    "influence without gradient",
-    needs="changed",
-    compares="outputs that move when a token changes with the gradient at that token",
-    threshold="they move, and the gradient of the same output at the same token is exactly zero",
-    cost="(+1)",
-    cannot="discrete paths (routers), which have no gradient by nature: only whole samples are judged",
-)
+@fact("influence without gradient", needs="changed")
 def influence_without_gradient(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
+    """Compare outputs that move when a token changes with the gradient at that token.
+
+    Threshold: they move, and the gradient of the same output at the same token is exactly zero.
+    Cannot decide: discrete paths (routers), which have no gradient by nature: only whole samples are judged.
+    """
     reach, rows = _reach(evidence)
     seen = influence(evidence)
     row = rows[0]
     if not seen.aligned or row <= seen.token or row >= seen.rows:
         raise NotAsked("the output lies before the changed token")
     if bool(seen.moved[0, row]) and float(reach[0, seen.token]) == 0:
-        yield finding(
-            "influence without gradient",
-            "warning",
+        yield warning(
             [_first_mixer(evidence)],
             "Information flows forward between tokens, the gradient does not flow back.",
             f"output {row} depends on token {seen.token}, and its gradient there is exactly zero",
@@ -459,15 +426,13 @@ def _first_mixer(evidence: TrainingEvidence) -> str:
     return (softmaxes[0].place or "model") if softmaxes else "model"
 
 
-@fact(
-    "positions",
-    needs="pass",
-    compares="the rows that every table is asked for; positions with one another",
-    threshold="a table of at least 8 rows asked for one row only by all tokens; positions that run "
-    "backward or repeat",
-    cost="F",
-)
+@fact("positions", needs="pass")
 def positions(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
+    """Compare the rows that every table is asked for; positions with one another.
+
+    Threshold: a table of at least 8 rows asked for one row only by all tokens; positions that run backward or
+    repeat.
+    """
     seen = evidence.seen()
     tokens = max((x.ids.shape[-1] for x in seen.lookups if x.ids.dim() >= 1), default=0)
     for lookup in seen.lookups:
@@ -476,9 +441,7 @@ def positions(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
             continue
         named = "pos" in lookup.place.lower()
         if ids.unique().numel() == 1 and size >= max(8, tokens) and (named or size < 4 * tokens + 4):
-            yield finding(
-                "positions",
-                "warning",
+            yield warning(
                 lookup.place or "model",
                 "All tokens get the same position.",
                 f"a table of {size} rows is asked for row {int(ids.flatten()[0])} only",
@@ -489,18 +452,14 @@ def positions(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
         elif named and ids.dim() <= 2:
             steps = ids.reshape(-1, ids.shape[-1]).diff(dim=-1)
             if bool((steps == -1).all()):
-                yield finding(
-                    "positions",
-                    "warning",
+                yield warning(
                     lookup.place,
                     "Positions run backward.",
                     f"from {int(ids.flatten()[0])} down to {int(ids.reshape(-1, ids.shape[-1])[0, -1])}",
                     "arange(length), not its flip",
                 )
             elif ids.dim() == 2 and ids.shape[0] > 2 and _over_batch(ids):
-                yield finding(
-                    "positions",
-                    "warning",
+                yield warning(
                     lookup.place,
                     "Positions count samples, not tokens: all tokens of a sample share one.",
                     f"row b of the positions is b everywhere, for {ids.shape[0]} samples",

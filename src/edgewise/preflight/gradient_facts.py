@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from itertools import pairwise
 
-from edgewise.preflight.catalog import CheckFinding, NotAsked, fact, finding
+from edgewise.preflight.catalog import CheckFinding, NotAsked, error, fact, finding, note, warning
 from edgewise.preflight.evidence import TrainingEvidence, parent, rms
 
 EXPERT = re.compile("expert", re.IGNORECASE)
@@ -21,20 +21,16 @@ def _gradients(evidence: TrainingEvidence) -> None:
         raise NotAsked("no backward pass was made")
 
 
-@fact(
-    "no gradient",
-    needs="pass",
-    compares="`.grad` of every trainable parameter after backward",
-    threshold="None in a layer that ran: an error; layers that did not run, and experts: a note",
-    cost="S",
-    cannot="parts that are meant to be trained later",
-)
+@fact("no gradient", needs="pass", cost="S")
 def no_gradient(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
+    """Compare `.grad` of every trainable parameter after backward.
+
+    Threshold: None in a layer that ran: an error; layers that did not run, and experts: a note.
+    Cannot decide: parts that are meant to be trained later.
+    """
     seen = evidence.seen()
     if seen.value is not None and seen.error is None and not seen.value.requires_grad:
-        yield finding(
-            "no gradient",
-            "error",
+        yield error(
             "loss" if evidence.trainable else "model",
             "The loss has no gradient: it is detached, or nothing is trainable.",
             f"{len(evidence.trainable)} parameters require a gradient",
@@ -48,9 +44,7 @@ def no_gradient(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
     ]
     called = {c.name for c in seen.calls}
     if trainable and len(none) == len(trainable):
-        yield finding(
-            "no gradient",
-            "error",
+        yield error(
             ["loss", *none],
             "No parameter gets a gradient.",
             f"all {len(none)} have none",
@@ -61,9 +55,7 @@ def no_gradient(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
     lost = [n for n in none if parent(n) in called and _own_work(evidence, n)]
     if lost:
         share = sum(trainable[n].numel() for n in lost) / sum(p.numel() for p in trainable.values())
-        yield finding(
-            "no gradient",
-            "error",
+        yield error(
             [*_cut(evidence, lost), *lost],
             "Trainable layers that run get no gradient: the graph is cut.",
             f"{len(lost)} parameters ({share:.0%} of the trainable ones), from {lost[0]} to {lost[-1]}",
@@ -72,13 +64,10 @@ def no_gradient(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
             share=share,
         )
     if idle:
-        yield finding(
-            "no gradient",
-            "note",
+        yield note(
             idle,
             "Trainable parameters belong to layers that never ran on this batch.",
             f"{len(idle)} parameters",
-            "",
         )
 
 
@@ -101,15 +90,13 @@ def _cut(evidence: TrainingEvidence, lost: list[str]) -> list[str]:
     return [name] if name else []
 
 
-@fact(
-    "dead",
-    needs="steps",
-    compares="gradients of up to four steps",
-    threshold="exactly zero in all: one zero factor wakes up after a step, three in a chain after three",
-    cost="S",
-    cannot="experts and rows that this batch does not use",
-)
+@fact("dead", needs="steps")
 def dead(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
+    """Compare gradients of up to four steps.
+
+    Threshold: exactly zero in all: one zero factor wakes up after a step, three in a chain after three.
+    Cannot decide: experts and rows that this batch does not use.
+    """
     _gradients(evidence)
     still = [
         n
@@ -127,7 +114,6 @@ def dead(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
     tiny = heavy <= 4 or all(evidence.trainable[n].dim() < 2 and n.endswith("bias") for n in still)
     shift = all(re.search(r"(^|[._])k(ey)?(_proj|_lin)?\.bias$|key\.bias$", n) for n in still)
     yield finding(
-        "dead",
         "note" if tiny or shift else "error" if zero else "warning",
         still,
         "Parameters never get a gradient that is not zero.",
@@ -140,20 +126,16 @@ def dead(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
     )
 
 
-@fact(
-    "gradient not finite",
-    needs="pass",
-    compares="every gradient of the observed pass",
-    threshold="NaN or infinity while the loss is finite",
-    cost="F",
-)
+@fact("gradient not finite", needs="pass")
 def gradient_not_finite(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
+    """Compare every gradient of the observed pass.
+
+    Threshold: NaN or infinity while the loss is finite.
+    """
     _gradients(evidence)
     bad = [n for n, s in evidence.gradients[0].items() if s is not None and not s.finite]
     if bad:
-        yield finding(
-            "gradient not finite",
-            "error",
+        yield error(
             bad,
             "Gradients are NaN or infinite, though the loss is finite.",
             f"{len(bad)} of {len(evidence.trainable)} gradients",
@@ -161,15 +143,13 @@ def gradient_not_finite(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
         )
 
 
-@fact(
-    "gradient through depth",
-    needs="pass",
-    compares="gradient size over the blocks, for the same matrix of each",
-    threshold="1e4 times between first and last, or 1e3 at one step between neighbors; fresh weights",
-    cost="F",
-    cannot="finer changes: see `edgewise measure`",
-)
+@fact("gradient through depth", needs="pass")
 def gradient_through_depth(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
+    """Compare gradient size over the blocks, for the same matrix of each.
+
+    Threshold: 1e4 times between first and last, or 1e3 at one step between neighbors; fresh weights.
+    Cannot decide: finer changes: see `edgewise measure`.
+    """
     _gradients(evidence)
     if not evidence.fresh:
         raise NotAsked("the weights are trained")
@@ -193,9 +173,7 @@ def gradient_through_depth(evidence: TrainingEvidence) -> Iterator[CheckFinding]
         if whole > 1e4 or max(jumps) > 1e3:
             at = jumps.index(max(jumps))
             vanishes = sizes[0] < sizes[-1]
-            yield finding(
-                "gradient through depth",
-                "warning",
+            yield warning(
                 [items[at][0] if max(jumps) > 1e3 else items[0][0], items[at + 1][0]],
                 f"The gradient {'vanishes' if vanishes else 'explodes'} on its way to the first block.",
                 f"its size is {sizes[-1]:.2g} in the last block and {sizes[0]:.2g} in the first",
@@ -204,21 +182,17 @@ def gradient_through_depth(evidence: TrainingEvidence) -> Iterator[CheckFinding]
             )
 
 
-@fact(
-    "not in the model",
-    needs="pass",
-    compares="Parameters that the pass uses with those that the model and the optimizer list",
-    threshold="any that requires a gradient",
-    cost="F",
-    cannot="a second network of the loss: pass it with `also`",
-)
+@fact("not in the model", needs="pass")
 def not_in_the_model(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
+    """Compare Parameters that the pass uses with those that the model and the optimizer list.
+
+    Threshold: any that requires a gradient.
+    Cannot decide: a second network of the loss: pass it with `also`.
+    """
     loose = evidence.seen().loose
     if loose:
         places = sorted({place or "model" for place, _ in loose.values()})
-        yield finding(
-            "not in the model",
-            "error",
+        yield error(
             places,
             "Parameters are used that model.parameters() does not list: they are not registered.",
             f"{len(loose)} parameters, of shapes "

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from edgewise.preflight.catalog import CheckFinding, NotAsked, Undecided, fact, finding
+from edgewise.preflight.catalog import CheckFinding, NotAsked, Undecided, error, fact, finding, note, warning
 from edgewise.preflight.evidence import Sample, StepRecord, TrainingEvidence, median
 
 
@@ -39,22 +39,18 @@ def _same(one: dict[str, Sample | None], other: dict[str, Sample | None]) -> tup
     return flat({n: one[n] for n in names}), flat({n: other[n] for n in names})
 
 
-@fact(
-    "order of the step",
-    needs="loop",
-    compares="the order of zero_grad, backward, clip, step and scheduler inside the user's step",
-    threshold="no backward; no optimizer step; clipping before backward; zero_grad between backward and "
-    "step; two steps",
-    cost="S",
-    cannot="accumulation over several calls: undecided",
-)
+@fact("order of the step", needs="loop")
 def order_of_the_step(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
+    """Compare the order of zero_grad, backward, clip, step and scheduler inside the user's step.
+
+    Threshold: no backward; no optimizer step; clipping before backward; zero_grad between backward and step;
+    two steps.
+    Cannot decide: accumulation over several calls: undecided.
+    """
     every = _events(evidence)
     joined = [e for events in every for e in events]
     if "backward" not in joined:
-        yield finding(
-            "order of the step",
-            "error",
+        yield error(
             "step",
             "The step never calls backward.",
             f"it calls {', '.join(dict.fromkeys(joined)) or 'nothing'}",
@@ -64,16 +60,14 @@ def order_of_the_step(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
     if "step" not in joined:
         if len(every) < 3 and joined.count("backward") == len(every):
             raise Undecided("no optimizer step in these calls: accumulation over several calls?")
-        yield finding("order of the step", "error", "step", "The step never calls optimizer.step.", "", "")
+        yield error("step", "The step never calls optimizer.step.")
         return
     for events in every:
         if "step" not in events or "backward" not in events:
             continue
         backward, step = len(events) - 1 - events[::-1].index("backward"), events.index("step")
         if step < events.index("backward"):
-            yield finding(
-                "order of the step",
-                "error",
+            yield error(
                 "step",
                 "The optimizer steps before backward: it uses the gradient of the batch before, or none.",
                 " → ".join(events),
@@ -81,9 +75,7 @@ def order_of_the_step(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
             )
             return
         if "zero_grad" in events[backward:step] and backward < step:
-            yield finding(
-                "order of the step",
-                "error",
+            yield error(
                 "step",
                 "zero_grad stands between backward and optimizer.step: the gradient is lost.",
                 " → ".join(events),
@@ -92,9 +84,7 @@ def order_of_the_step(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
             return
         clips = [i for i, e in enumerate(events) if e == "clip"]
         if clips and all(i < events.index("backward") or i > step for i in clips):
-            yield finding(
-                "order of the step",
-                "error",
+            yield error(
                 "step",
                 "Gradients are clipped "
                 + ("before backward" if clips[0] < backward else "after the step")
@@ -104,9 +94,7 @@ def order_of_the_step(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
             )
             return
         if events.count("step") > 1 and events.count("backward") < events.count("step"):
-            yield finding(
-                "order of the step",
-                "warning",
+            yield warning(
                 "step",
                 "The optimizer steps more than once on one gradient.",
                 " → ".join(events),
@@ -114,27 +102,18 @@ def order_of_the_step(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
             )
             return
         if "scheduler" in events and events.index("scheduler") < step:
-            yield finding(
-                "order of the step",
-                "note",
-                "step",
-                "The scheduler steps before the optimizer.",
-                " → ".join(events),
-                "",
-            )
+            yield note("step", "The scheduler steps before the optimizer.", " → ".join(events))
             return
 
 
-@fact(
-    "gradient at the step",
-    needs="loop",
-    compares="gradients when `optimizer.step` runs with those of the loss on this batch, and with those "
-    "left over",
-    threshold="zero; fresh + left over; left over alone; c × fresh with c > 1.5 or < 0.02",
-    cost="+1 step",
-    cannot="accumulation over calls; dropout that differs between the two passes",
-)
+@fact("gradient at the step", needs="loop", cost="+1 step")
 def gradient_at_the_step(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
+    """Compare gradients when `optimizer.step` runs with those of the loss on this batch, and with those left
+    over.
+
+    Threshold: zero; fresh + left over; left over alone; c × fresh with c > 1.5 or < 0.02.
+    Cannot decide: accumulation over calls; dropout that differs between the two passes.
+    """
     records = _records(evidence)
     adam = "adam" in type(evidence.optimizer).__name__.lower()
     for record in records[:2]:
@@ -145,9 +124,7 @@ def gradient_at_the_step(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
         if float(fresh.norm()) == 0:
             continue
         if pair is None or float(pair[0].norm()) == 0:
-            yield finding(
-                "gradient at the step",
-                "error",
+            yield error(
                 "step",
                 "All gradients are zero when the optimizer steps.",
                 "backward gave others: something sets them to zero in between",
@@ -171,18 +148,14 @@ def _compare(record: StepRecord, at: Tensor, fresh: Tensor, adam: bool) -> Check
             left = pair[1]
             scale = float(at @ left) / float(left @ left)
             if float((at - fresh - left).norm()) < 0.1 * size and float((at - fresh).norm()) > 0.1 * size:
-                return finding(
-                    "gradient at the step",
-                    "error",
+                return error(
                     "step",
                     "Gradients add up over the steps: zero_grad is missing.",
                     "the gradient at step 2 is that of its batch plus that of step 1",
                     "call optimizer.zero_grad() in every step",
                 )
             if float((at - scale * left).norm()) < 0.03 * size and float(at @ fresh) / size / own < 0.98:
-                return finding(
-                    "gradient at the step",
-                    "error",
+                return error(
                     "step",
                     "The step uses the gradient of the batch before.",
                     "the gradient at step 2 is that of step 1",
@@ -193,7 +166,6 @@ def _compare(record: StepRecord, at: Tensor, fresh: Tensor, adam: bool) -> Check
     if off < 0.15 and factor > 1.5:
         power = abs(factor - 2 ** round(_log2(factor))) < 1e-3 * factor and factor >= 256
         return finding(
-            "gradient at the step",
             "error" if power else "warning",
             "step",
             "The gradient is still scaled when the optimizer steps: the GradScaler is not undone."
@@ -208,17 +180,11 @@ def _compare(record: StepRecord, at: Tensor, fresh: Tensor, adam: bool) -> Check
             factor=factor,
         )
     if off < 0.15 and factor < -0.01:
-        return finding(
-            "gradient at the step",
-            "error",
-            "step",
-            "The gradient has the wrong sign at the step.",
-            f"{factor:.3g} times that of the loss",
-            "",
+        return error(
+            "step", "The gradient has the wrong sign at the step.", f"{factor:.3g} times that of the loss"
         )
     if off < 0.15 and factor < 0.02:
         return finding(
-            "gradient at the step",
             "note" if adam and factor > 1e-5 else "warning",
             "step",
             "Clipping takes almost all of the gradient away.",
@@ -248,13 +214,10 @@ def _uneven(record: StepRecord) -> CheckFinding | None:
     middle = median(list(factors.values()))
     gone = [n for n, c in factors.items() if abs(c) < 1e-6]
     if gone and middle > 0.5 and len(gone) < len(factors):
-        return finding(
-            "gradient at the step",
-            "warning",
+        return warning(
             ["step", *gone],
             "Some gradients are set to zero between backward and the step.",
             f"{len(gone)} of {len(factors)} parameters",
-            "",
         )
     return None
 
@@ -265,40 +228,30 @@ def _log2(value: float) -> float:
     return math.log2(value)
 
 
-@fact(
-    "schedule",
-    needs="loop",
-    compares="rates of the coming 400 steps, as the schedulers that the step calls give them",
-    threshold="below 1 % of the largest within 50 steps after it; rises above 30 times the optimizer's "
-    "rate; negative",
-    cost="0",
-    cannot="schedulers that the step does not call; short trainings that are meant",
-)
+@fact("schedule", needs="loop", cost="0")
 def schedule(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
+    """Compare rates of the coming 400 steps, as the schedulers that the step calls give them.
+
+    Threshold: below 1 % of the largest within 50 steps after it; rises above 30 times the optimizer's rate;
+    negative.
+    Cannot decide: schedulers that the step does not call; short trainings that are meant.
+    """
     records = _records(evidence)
     ahead = evidence.rates_ahead
     if not ahead:
         if "schedule ends" in evidence.facts:
-            yield finding(
-                "schedule",
-                "warning",
-                "step",
-                "The schedule ends after a few steps.",
-                str(evidence.facts["schedule ends"]),
-                "",
+            yield warning(
+                "step", "The schedule ends after a few steps.", str(evidence.facts["schedule ends"])
             )
             return
         raise NotAsked("the step calls no scheduler")
     rates = [*(max(r.rates, default=0.0) for r in records), *ahead]
     top = max(rates)
     if min(rates) < 0:
-        yield finding(
-            "schedule",
-            "error",
+        yield error(
             ["step", "optimizer"],
             "The learning rate becomes negative.",
             f"{min(rates):.2g} after {rates.index(min(rates))} steps",
-            "",
         )
         return
     if top == 0:
@@ -306,9 +259,7 @@ def schedule(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
     peak = rates.index(top)
     low = next((k for k in range(peak, len(rates)) if rates[k] < 0.01 * top), None)
     if low is not None and low - peak < 50:
-        yield finding(
-            "schedule",
-            "warning",
+        yield warning(
             ["step", "optimizer"],
             "The learning rate falls to almost nothing within a few steps.",
             f"from {top:.2g} at step {peak} to {rates[low]:.2g} at step {low}: a schedule that counts "
@@ -322,9 +273,7 @@ def schedule(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
         for g in [max((x.get("initial_lr", 0) or 0) for x in evidence.optimizer.param_groups) or 0]
         if g
     ):
-        yield finding(
-            "schedule",
-            "warning",
+        yield warning(
             ["step", "optimizer"],
             "The learning rate stays below a thousandth of the one given.",
             f"{rates[-1]:.2g} after {len(rates)} steps",

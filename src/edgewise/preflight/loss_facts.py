@@ -8,35 +8,28 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor, nn
 
-from edgewise.preflight.catalog import CheckFinding, NotAsked, Undecided, fact, finding
+from edgewise.preflight.catalog import CheckFinding, NotAsked, Undecided, error, fact, finding, note, warning
 from edgewise.preflight.evidence import Alignment, TrainingEvidence, agreement, rms
 from edgewise.preflight.passes import readout
 
 CLASSES = ("cross_entropy", "nll_loss")
 
 
-@fact(
-    "does not run",
-    needs="pass",
-    compares="forward, loss and backward of the first batch, and the steps",
-    threshold="an exception; its place is the innermost module that was running",
-    cost="F",
-)
+@fact("does not run", needs="pass")
 def does_not_run(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
+    """Compare forward, loss and backward of the first batch, and the steps.
+
+    Threshold: an exception; its place is the innermost module that was running.
+    """
     seen = evidence.seen()
     if seen.error is not None:
-        yield finding(
-            "does not run",
-            "error",
+        yield error(
             seen.place or "loss",
             "The training does not run.",
             f"{type(seen.error).__name__}: {str(seen.error)[:300]}",
-            "",
         )
     elif seen.value is not None and seen.value.numel() != 1:
-        yield finding(
-            "does not run",
-            "error",
+        yield error(
             "loss",
             "The loss is not one number: it is not reduced.",
             f"its shape is {tuple(seen.value.shape)}",
@@ -44,25 +37,21 @@ def does_not_run(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
         )
     for problem in evidence.problems:
         if problem.startswith("step "):
-            yield finding("does not run", "error", "step", "A training step fails.", problem[:300], "")
+            yield error("step", "A training step fails.", problem[:300])
 
 
-@fact(
-    "loss not finite",
-    needs="pass",
-    compares="the first loss, and the outputs of every module in order",
-    threshold="NaN or infinity; its place is the first module whose output is not finite",
-    cost="F",
-)
+@fact("loss not finite", needs="pass")
 def loss_not_finite(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
+    """Compare the first loss, and the outputs of every module in order.
+
+    Threshold: NaN or infinity; its place is the first module whose output is not finite.
+    """
     seen = evidence.seen()
     if seen.value is None or seen.value.numel() != 1:
         raise NotAsked("the loss was not computed")
     if not math.isfinite(seen.number):
         place = next((c.name for c in seen.calls if c.kept and not c.kept["finite"]), "loss")
-        yield finding(
-            "loss not finite",
-            "error",
+        yield error(
             place or "loss",
             "The first loss is not finite.",
             f"it is {seen.number}; the first module with a NaN or an infinity is {place}",
@@ -70,16 +59,15 @@ def loss_not_finite(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
         )
 
 
-@fact(
-    "first loss",
-    needs="loss",
-    compares="the cross-entropy with ln V, V classes as the call has them",
-    threshold="warning above ln V + 2, error above 2 ln V + 2, for fresh weights that are all trained: "
-    "logits of variance s² cost s²/2",
-    cost="F",
-    cannot="trained, adapted or half-frozen weights: a note; below ln V: trained, prior bias, or a leak",
-)
+@fact("first loss", needs="loss")
 def first_loss(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
+    """Compare the cross-entropy with ln V, V classes as the call has them.
+
+    Threshold: warning above ln V + 2, error above 2 ln V + 2, for fresh weights that are all trained: logits
+    of variance s² cost s²/2.
+    Cannot decide: trained, adapted or half-frozen weights: a note; below ln V: trained, prior bias, or a
+    leak.
+    """
     call = evidence.loss_call()
     if call.name == "mse_loss":
         yield from _first_regression_loss(evidence, call.outputs, call.labels)
@@ -98,7 +86,6 @@ def first_loss(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
     places = ["loss"] if head is None else evidence.names.get(id(head[1].weight), [head[0]])
     spread = float(rows[0][rows[2]].float().std(-1).mean())
     yield finding(
-        "first loss",
         severity,
         places,
         "The first loss is far above that of guessing.",
@@ -122,9 +109,7 @@ def _first_regression_loss(
     if error > 100 * size and evidence.fresh and evidence.all_trainable:
         loud = rms(outputs) > 3 * rms(labels)
         head = readout(evidence)
-        yield finding(
-            "first loss",
-            "warning",
+        yield warning(
             "loss" if head is None else head[0],
             "The first loss is far above that of predicting zero.",
             f"mean squared error {error:.3g}, targets alone give {size:.3g}",
@@ -132,24 +117,20 @@ def _first_regression_loss(
         )
 
 
-@fact(
-    "target scale",
-    needs="loss",
-    compares="regression targets with one",
-    threshold="root mean square above 100 or mean above 20 spreads: a readout of fresh weights needs "
-    "thousands of steps to reach them",
-    cost="F",
-)
+@fact("target scale", needs="loss")
 def target_scale(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
+    """Compare regression targets with one.
+
+    Threshold: root mean square above 100 or mean above 20 spreads: a readout of fresh weights needs thousands
+    of steps to reach them.
+    """
     call = evidence.loss_call("mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss")
     labels = call.labels.float()
     if labels.numel() < 4 or not evidence.fresh:
         raise NotAsked("few targets, or trained weights")
     spread, size = float(labels.std()), rms(labels)
     if size > 100 or abs(float(labels.mean())) > 20 * max(spread, 1e-12) > 0:
-        yield finding(
-            "target scale",
-            "warning",
+        yield warning(
             ["labels", "data"],
             "The regression targets are not normalized.",
             f"mean {float(labels.mean()):.3g}, spread {spread:.3g}",
@@ -159,16 +140,14 @@ def target_scale(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
         )
 
 
-@fact(
-    "bounded outputs",
-    needs="changed",
-    compares="outputs after the readout's input was scaled by 10⁴",
-    threshold="within 50 of each other, with a least possible loss above 5 % of ln V; or nothing below "
-    "(above) zero",
-    cost="+1",
-    cannot="soft caps at 30 and more pass",
-)
+@fact("bounded outputs", needs="changed")
 def bounded_outputs(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
+    """Compare outputs after the readout's input was scaled by 10⁴.
+
+    Threshold: within 50 of each other, with a least possible loss above 5 % of ln V; or nothing below (above)
+    zero.
+    Cannot decide: soft caps at 30 and more pass.
+    """
     call = evidence.loss_call()
     rows = evidence.class_rows
     logits = rows[0][rows[2]].float() if rows is not None else None
@@ -204,9 +183,7 @@ def bounded_outputs(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
         return
     if call.name == "nll_loss" and logits is not None:
         if float(logits.exp().sum(-1).sub(1).abs().max()) > 1e-2:
-            yield finding(
-                "bounded outputs",
-                "error",
+            yield error(
                 [place, "loss"],
                 "nll_loss is given outputs that are not log-probabilities.",
                 f"exp of a row sums to {float(logits.exp().sum(-1).mean()):.3g}, log_softmax would give 1",
@@ -216,9 +193,7 @@ def bounded_outputs(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
     if call.name == "kl_div":
         values = call.outputs.float()
         if values.dim() >= 2 and float(values.exp().sum(-1).sub(1).abs().max()) > 1e-1:
-            yield finding(
-                "bounded outputs",
-                "error",
+            yield error(
                 "loss",
                 "kl_div is given outputs that are not log-probabilities.",
                 f"exp of a row sums to {float(values.exp().sum(-1).mean()):.3g}; log-probabilities give 1",
@@ -251,9 +226,7 @@ def bounded_outputs(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
         high <= 0 and float(logits.max()) <= 0 and _not_log(values)
     ):
         side = "below" if low >= 0 else "above"
-        yield finding(
-            "bounded outputs",
-            "warning",
+        yield warning(
             place,
             f"No output ever goes {side} zero: an activation follows the readout.",
             f"outputs go from {low:.3g} to {high:.3g} whatever the readout says",
@@ -269,7 +242,6 @@ def _bounded(place: str, low: float, high: float, classes: int, evidence: str) -
     floor = math.log(1 + (classes - 1) * math.exp(-(high - low)))
     severe = floor > 0.05 * math.log(classes)
     return finding(
-        "bounded outputs",
         "error" if severe else "note",
         place,
         "The outputs are bounded before the loss, which can never become small.",
@@ -281,21 +253,18 @@ def _bounded(place: str, low: float, high: float, classes: int, evidence: str) -
     )
 
 
-@fact(
-    "labels",
-    needs="loss",
-    compares="labels with outputs: shapes, range, variety, gradient",
-    threshold="shapes that broadcast, all ignored, all equal, out of range; targets that are part of the graph",
-    cost="F",
-    cannot="labels that are shuffled or wrong in meaning",
-)
+@fact("labels", needs="loss")
 def labels(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
+    """Compare labels with outputs: shapes, range, variety, gradient.
+
+    Threshold: shapes that broadcast, all ignored, all equal, out of range; targets that are part of the
+    graph.
+    Cannot decide: labels that are shuffled or wrong in meaning.
+    """
     call = evidence.loss_call()
     outputs, targets = call.outputs, call.labels
     if call.labels_differentiable:
-        yield finding(
-            "labels",
-            "warning",
+        yield warning(
             ["labels", "loss"],
             "The targets of the loss carry a gradient: the network is trained to move its own targets.",
             f"{call.name} is called with targets that require a gradient",
@@ -303,76 +272,50 @@ def labels(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
         )
     if call.name not in CLASSES:
         if outputs.shape != targets.shape and outputs.numel() and call.name != "kl_div":
-            yield finding(
-                "labels",
-                "error",
+            yield error(
                 ["labels", "loss"],
                 "Outputs and labels have different shapes, and are broadcast against each other.",
                 f"{call.name} of shapes {tuple(outputs.shape)} and {tuple(targets.shape)}",
                 "squeeze or unsqueeze one of them so that both have one shape",
             )
         elif targets.numel() >= 8 and targets.unique().numel() == 1:
-            yield finding(
-                "labels",
-                "warning",
-                "labels",
-                "All targets are equal.",
-                f"{float(targets.flatten()[0]):.3g}",
-                "",
-            )
+            yield warning("labels", "All targets are equal.", f"{float(targets.flatten()[0]):.3g}")
         return
     rows = evidence.class_rows
     if rows is None:
         return
     _, y, kept, classes = rows
     if not kept.any():
-        yield finding(
-            "labels",
-            "error",
+        yield error(
             "labels",
             "Every label is ignored: there is nothing to learn.",
             f"all {y.numel()} labels are the ignore index",
-            "",
         )
         return
     scored = y[kept]
     if bool(((scored < 0) | (scored >= classes)).any()):
-        yield finding(
-            "labels",
-            "error",
+        yield error(
             "labels",
             "Labels are out of range.",
             f"from {int(scored.min())} to {int(scored.max())} for {classes} classes",
-            "",
         )
     elif scored.numel() >= 8 and scored.unique().numel() == 1 and classes > 2:
-        yield finding(
-            "labels",
-            "warning",
+        yield warning(
             "labels",
             "All labels of the batch are equal.",
             f"all {scored.numel()} scored labels are {int(scored[0])}",
             "check which tensor the labels come from, and whether the data are shuffled",
         )
     elif scored.numel() < 0.02 * y.numel() and scored.numel() < 4:
-        yield finding(
-            "labels",
-            "note",
-            "labels",
-            "Almost every label is ignored.",
-            f"{scored.numel()} of {y.numel()} are scored",
-            "",
-        )
+        yield note("labels", "Almost every label is ignored.", f"{scored.numel()} of {y.numel()} are scored")
 
 
-@fact(
-    "class axis",
-    needs="loss",
-    compares="the axis that the cross-entropy takes for the classes with the readout's outputs",
-    threshold="another axis, while the readout's is the last",
-    cost="F",
-)
+@fact("class axis", needs="loss")
 def class_axis(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
+    """Compare the axis that the cross-entropy takes for the classes with the readout's outputs.
+
+    Threshold: another axis, while the readout's is the last.
+    """
     call = evidence.loss_call(*CLASSES)
     if call.outputs.dim() < 3:
         raise NotAsked("outputs are rows of classes")
@@ -380,9 +323,7 @@ def class_axis(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
     if last is None or last.shape[-1] != call.outputs.shape[-1] or last.shape != tuple(call.outputs.shape):
         raise NotAsked("the readout's classes are not the last axis")
     if call.outputs.shape[1] != call.outputs.shape[-1]:
-        yield finding(
-            "class axis",
-            "error",
+        yield error(
             ["loss", last.name],
             "The cross-entropy takes another axis for the classes than the readout's outputs.",
             f"outputs of shape {tuple(call.outputs.shape)}: axis 1 is taken for the classes, the readout "
@@ -391,16 +332,14 @@ def class_axis(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
         )
 
 
-@fact(
-    "label offset",
-    needs="loss",
-    compares="labels in the loss call with token ids in the embedding call: shifts −3…3, reversed, other "
-    "samples",
-    threshold="one shift fits > 98 %, the next < 95 %; a causal network should be asked for the next token",
-    cost="F",
-    cannot="labels that are no shift of the input (masked words, translation, classes)",
-)
+@fact("label offset", needs="loss")
 def label_offset(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
+    """Compare labels in the loss call with token ids in the embedding call: shifts −3…3, reversed, other
+    samples.
+
+    Threshold: one shift fits > 98 %, the next < 95 %; a causal network should be asked for the next token.
+    Cannot decide: labels that are no shift of the input (masked words, translation, classes).
+    """
     evidence.loss_call(*CLASSES)
     alignment = evidence.alignment
     if alignment is None:
@@ -412,9 +351,7 @@ def label_offset(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
         return
     scored = float(alignment.kept.float().mean())
     if shift >= 2:
-        yield finding(
-            "label offset",
-            "error",
+        yield error(
             "labels",
             f"The labels are shifted {'twice' if shift == 2 else f'by {shift}'}: each output is asked for "
             f"a token further on.",
@@ -423,9 +360,7 @@ def label_offset(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
             offset=shift,
         )
     elif shift <= 0 and causal:
-        yield finding(
-            "label offset",
-            "error",
+        yield error(
             "labels",
             "The labels are not shifted: a causal network is asked for a token that it has already seen.",
             f"output i is asked for token i{shift:+d}"
@@ -435,9 +370,7 @@ def label_offset(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
             offset=shift,
         )
     elif shift == 0 and causal is False and scored < 0.5:
-        yield finding(
-            "label offset",
-            "warning",
+        yield warning(
             ["labels", "data"],
             "The masked words are not masked: the network sees every token it is asked for.",
             f"{scored:.0%} of the tokens are scored, and the input holds each of them at its place",
@@ -445,13 +378,10 @@ def label_offset(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
             offset=0,
         )
     elif shift < 0 and causal is False:
-        yield finding(
-            "label offset",
-            "note",
+        yield note(
             "labels",
             "The labels are tokens before the output's own.",
             f"output i is asked for token i{shift:+d}",
-            "",
             offset=shift,
         )
 
@@ -470,9 +400,7 @@ def _strange_labels(alignment: Alignment) -> Iterator[CheckFinding]:
         for shift in (0, 1, -1):
             share = agreement(tokens, y, kept, shift)
             if share is not None and share > 0.98:
-                yield finding(
-                    "label offset",
-                    "error",
+                yield error(
                     ["labels", "data"],
                     f"The labels are those of other tokens: {words}.",
                     f"{share:.0%} of the labels are the tokens {words}, shifted by {shift}",
@@ -481,16 +409,14 @@ def _strange_labels(alignment: Alignment) -> Iterator[CheckFinding]:
                 return
 
 
-@fact(
-    "padding in the loss",
-    needs="loss",
-    compares="the token that fills the ends of rows with the scored labels",
-    threshold="more than 15 % of the scored labels, at the rows' ends, in at least two rows of different "
-    "length",
-    cost="F",
-    cannot="left padding; end-of-text tokens that are learned once per row are left out",
-)
+@fact("padding in the loss", needs="loss")
 def padding_in_the_loss(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
+    """Compare the token that fills the ends of rows with the scored labels.
+
+    Threshold: more than 15 % of the scored labels, at the rows' ends, in at least two rows of different
+    length.
+    Cannot decide: left padding; end-of-text tokens that are learned once per row are left out.
+    """
     evidence.loss_call(*CLASSES)
     alignment = evidence.alignment
     if alignment is None or alignment.offset is None:
@@ -506,9 +432,7 @@ def padding_in_the_loss(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
         counted += int(kept[b, max(0, first) :].sum())
     share = counted / max(1, int(kept.sum()))
     if share > 0.15:
-        yield finding(
-            "padding in the loss",
-            "warning",
+        yield warning(
             ["labels", "loss"],
             "Padding is scored: the network learns to predict it.",
             f"{share:.0%} of the scored labels are the padding token {token} at the ends of rows",
@@ -530,17 +454,15 @@ def tails(ids: Tensor) -> tuple[int, list[int]] | None:
     return (token, lengths) if len(padded) >= 2 or len(ids) == 1 else None
 
 
-@fact(
-    "loss and cross-entropy",
-    needs="loss",
-    compares="the loss with the cross-entropy inside it, and the options of the call",
-    threshold="minus itself: sign; the number of labels times: sum; label smoothing above 0.5; class "
-    "weights 1000 times apart",
-    cost="F",
-    cannot="auxiliary terms, which are meant: a factor is reported if it is exactly the number of labels "
-    "or samples",
-)
+@fact("loss and cross-entropy", needs="loss")
 def loss_and_entropy(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
+    """Compare the loss with the cross-entropy inside it, and the options of the call.
+
+    Threshold: minus itself: sign; the number of labels times: sum; label smoothing above 0.5; class weights
+    1000 times apart.
+    Cannot decide: auxiliary terms, which are meant: a factor is reported if it is exactly the number of
+    labels or samples.
+    """
     call = evidence.loss_call(*CLASSES)
     total = evidence.seen().number
     rows = evidence.class_rows
@@ -553,9 +475,7 @@ def loss_and_entropy(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
     smoothing = float(call.options.get("label_smoothing", 0.0) or 0.0)
     weight = call.options.get("weight")
     if smoothing > 0.5:
-        yield finding(
-            "loss and cross-entropy",
-            "warning",
+        yield warning(
             "loss",
             "Label smoothing takes most of the label away.",
             f"label_smoothing is {smoothing}: the right class keeps {1 - smoothing:.0%}",
@@ -563,13 +483,10 @@ def loss_and_entropy(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
             smoothing=smoothing,
         )
     if torch.is_tensor(weight) and float(weight.max()) > 1000 * max(float(weight.min()), 1e-30):
-        yield finding(
-            "loss and cross-entropy",
-            "note",
+        yield note(
             "loss",
             "Class weights are more than 1000 times apart.",
             f"from {float(weight.min()):.3g} to {float(weight.max()):.3g}",
-            "",
         )
     yield from _sign(evidence, total, float(call.value))
     yield from _summed(evidence, total)
@@ -577,9 +494,7 @@ def loss_and_entropy(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
 
 def _sign(evidence: TrainingEvidence, total: float, entropy: float | None) -> Iterator[CheckFinding]:
     if entropy is not None and total < 0 < entropy and len(evidence.seen().losses) == 1:
-        yield finding(
-            "loss and cross-entropy",
-            "error",
+        yield error(
             "loss",
             "The loss has the wrong sign: minimizing it makes the cross-entropy larger.",
             f"the loss is {total:.3g}, the cross-entropy inside it {entropy:.3g}",
@@ -601,9 +516,7 @@ def _summed(evidence: TrainingEvidence, total: float) -> Iterator[CheckFinding]:
     }
     for count, words in counts.items():
         if count >= 4 and abs(factor / count - 1) < 0.02:
-            yield finding(
-                "loss and cross-entropy",
-                "warning",
+            yield warning(
                 "loss",
                 f"The loss is a sum over {words}, not a mean: its gradient grows with the batch.",
                 f"the loss is {total:.4g}, {factor:.1f} times the mean cross-entropy {entropy:.3g}",
@@ -613,9 +526,7 @@ def _summed(evidence: TrainingEvidence, total: float) -> Iterator[CheckFinding]:
             return
     for count, words in {labels: "labels", scored: "scored labels", samples: "samples"}.items():
         if count >= 4 and abs(factor * count - 1) < 0.02:
-            yield finding(
-                "loss and cross-entropy",
-                "warning",
+            yield warning(
                 "loss",
                 f"The loss is divided by the number of {words} twice.",
                 f"the loss is {total:.4g}, the mean cross-entropy {entropy:.3g}",
@@ -624,9 +535,7 @@ def _summed(evidence: TrainingEvidence, total: float) -> Iterator[CheckFinding]:
             )
             return
     if abs(labels / max(1, scored) * factor - 1) < 0.02 and scored < 0.9 * labels and abs(factor - 1) > 0.05:
-        yield finding(
-            "loss and cross-entropy",
-            "note",
+        yield note(
             "loss",
             "The loss is a mean over all labels, ignored ones included.",
             f"{scored} of {labels} labels are scored; the loss is {factor:.2f} times their mean",

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import torch
 
-from edgewise.preflight.catalog import CheckFinding, NotAsked, Undecided, fact, finding
+from edgewise.preflight.catalog import CheckFinding, NotAsked, Undecided, error, fact, finding, note, warning
 from edgewise.preflight.evidence import StepRecord, TrainingEvidence, median, rms
 
 
@@ -65,21 +65,17 @@ def motion(evidence: TrainingEvidence) -> Motion:
     return result
 
 
-@fact(
-    "nothing moves",
-    needs="steps",
-    compares="weights before and after a real step",
-    threshold="no parameter with a gradient changes; or one whose gradient is not zero stays exactly",
-    cost="S",
-)
+@fact("nothing moves", needs="steps")
 def nothing_moves(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
+    """Compare weights before and after a real step.
+
+    Threshold: no parameter with a gradient changes; or one whose gradient is not zero stays exactly.
+    """
     seen = motion(evidence)
     if not seen.total:
         raise Undecided("no parameter of the optimizer has a gradient")
     if seen.lost == seen.total:
-        yield finding(
-            "nothing moves",
-            "error",
+        yield error(
             ["step", "optimizer"],
             "A step changes no parameter.",
             f"{seen.total} sampled entries have a gradient",
@@ -90,9 +86,7 @@ def nothing_moves(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
         zero = [n for n in names if float(_held(evidence)[n].get("lr", 1)) == 0]  # type: ignore[arg-type]
         names = [n for n in names if n not in zero and evidence.trainable[n].dtype == torch.float32]
         if names:
-            yield finding(
-                "nothing moves",
-                "warning",
+            yield warning(
                 names,
                 "Parameters have a gradient, are in the optimizer, and do not move.",
                 f"{len(names)} parameters stay exactly where they were",
@@ -100,20 +94,17 @@ def nothing_moves(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
             )
 
 
-@fact(
-    "rounded away",
-    needs="steps",
-    compares="entries with a gradient before and after a step",
-    threshold="more than 30 % stay exactly where they were: the update is below half a unit in the last place",
-    cost="S",
-)
+@fact("rounded away", needs="steps")
 def rounded_away(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
+    """Compare entries with a gradient before and after a step.
+
+    Threshold: more than 30 % stay exactly where they were: the update is below half a unit in the last place.
+    """
     seen = motion(evidence)
     share = seen.lost / max(1, seen.total)
     low = {str(p.dtype) for p in evidence.trainable.values() if p.dtype in (torch.bfloat16, torch.float16)}
     if 0.3 < share < 1:
         yield finding(
-            "rounded away",
             "error" if share > 0.6 and low else "warning",
             seen.still[:50] or ["model"],
             "Updates are rounded away: they are smaller than the precision of the weights.",
@@ -126,22 +117,18 @@ def rounded_away(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
         )
 
 
-@fact(
-    "uphill",
-    needs="steps",
-    compares="the first step with its gradient",
-    threshold="update · gradient > 0 over all parameters",
-    cost="S",
-)
+@fact("uphill", needs="steps")
 def uphill(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
+    """Compare the first step with its gradient.
+
+    Threshold: update · gradient > 0 over all parameters.
+    """
     seen = motion(evidence)
     if not seen.record.first:
         raise NotAsked("the optimizer has momentum already")
     if seen.uphill > 3 * seen.against and seen.uphill > 0:
         groups = evidence.optimizer.param_groups
-        yield finding(
-            "uphill",
-            "error",
+        yield error(
             ["optimizer", "step"],
             "The step goes along the gradient, not against it: the loss is maximized.",
             "update times gradient is positive",
@@ -151,16 +138,14 @@ def uphill(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
         )
 
 
-@fact(
-    "update ratio",
-    needs="steps",
-    compares="step over size of every matrix, against the median; small matrices against the median size; "
-    "by group",
-    threshold="above 1.2 and 3 × the median, or a median above 1; below 3e-6: nothing in a thousand steps",
-    cost="S",
-    cannot="rates 10 to 100 times too low look like a warm-up: a note",
-)
+@fact("update ratio", needs="steps")
 def update_ratio(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
+    """Compare step over size of every matrix, against the median; small matrices against the median size; by
+    group.
+
+    Threshold: above 1.2 and 3 × the median, or a median above 1; below 3e-6: nothing in a thousand steps.
+    Cannot decide: rates 10 to 100 times too low look like a warm-up: a note.
+    """
     seen = motion(evidence)
     matrices = [n for n in seen.sizes if evidence.trainable[n].dim() >= 2 and seen.sizes[n] > 0]
     if not matrices:
@@ -174,9 +159,7 @@ def update_ratio(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
     if middle > 1:
         large = [n for n, r in ratios.items() if r > 1]
     if large:
-        yield finding(
-            "update ratio",
-            "warning",
+        yield warning(
             ["optimizer", *large] if middle > 1 else [*large, "optimizer"],
             "The learning rate is too high: one step changes matrices by more than their size.",
             f"by {max(ratios[n] for n in large):.2g} of their size (median of all {middle:.2g})",
@@ -190,9 +173,7 @@ def update_ratio(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
         if "lr" in g
     )
     if 0 < middle < 3e-6 and not low_precision and not warming:
-        yield finding(
-            "update ratio",
-            "warning",
+        yield warning(
             ["optimizer", "step"],
             "The learning rate is too low: steps are so small that nothing will happen in a thousand of them.",
             f"one step changes the weights by {middle:.1e} of their size",
@@ -200,9 +181,7 @@ def update_ratio(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
             median=middle,
         )
     elif 0 < middle < 3e-4 and evidence.fresh and not warming:
-        yield finding(
-            "update ratio",
-            "note",
+        yield note(
             "optimizer",
             "Fresh weights move slowly.",
             f"by {middle:.1e} of their size per step",
@@ -225,9 +204,7 @@ def _groups(evidence: TrainingEvidence, ratios: dict[str, float]) -> Iterator[Ch
         others = [ratios[n] for n in ratios if n not in names]
         own = median([ratios[n] for n in names])
         if others and 0 < own < 1e-3 * median(others) and median(others) < 1:
-            yield finding(
-                "update ratio",
-                "warning",
+            yield warning(
                 ["optimizer", f"optimizer, group {i}", *names],
                 "One group of the optimizer moves a thousand times less than the others.",
                 f"by {own:.1e} of its size per step, the others by {median(others):.1e}",
@@ -235,15 +212,13 @@ def _groups(evidence: TrainingEvidence, ratios: dict[str, float]) -> Iterator[Ch
             )
 
 
-@fact(
-    "eps",
-    needs="steps",
-    compares="the first Adam step with the rate",
-    threshold="below 10 % of the rate while eps exceeds the median gradient",
-    cost="S",
-    cannot="later steps of Adam are smaller than the rate by nature",
-)
+@fact("eps", needs="steps")
 def eps(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
+    """Compare the first Adam step with the rate.
+
+    Threshold: below 10 % of the rate while eps exceeds the median gradient.
+    Cannot decide: later steps of Adam are smaller than the rate by nature.
+    """
     seen = motion(evidence)
     if not seen.record.first or "adam" not in type(evidence.optimizer).__name__.lower():
         raise NotAsked("not a first step of Adam")
@@ -259,9 +234,7 @@ def eps(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
             slopes.append(float(gradient.entries.float()[living].abs().median()))
     value = float(evidence.optimizer.param_groups[0].get("eps", 0) or 0)
     if shares and 0 < median(shares) < 0.1 and value > median(slopes) and seen.lost < 0.3 * seen.total:
-        yield finding(
-            "eps",
-            "warning",
+        yield warning(
             "optimizer",
             "The eps of Adam is larger than the gradients: steps are far smaller than the rate.",
             f"a first step moves a weight by {median(shares):.1%} of the rate; eps is {value:.2g}, the "
@@ -271,21 +244,17 @@ def eps(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
         )
 
 
-@fact(
-    "loss rises",
-    needs="steps",
-    compares="the loss of the first batch before and after the steps",
-    threshold="30 % and 0.1 higher: a warning; not finite: an error; only with a rate above zero",
-    cost="(+1)",
-    cannot="anything finer needs `edgewise rate`",
-)
+@fact("loss rises", needs="steps", cost="(+1)")
 def loss_rises(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
+    """Compare the loss of the first batch before and after the steps.
+
+    Threshold: 30 % and 0.1 higher: a warning; not finite: an error; only with a rate above zero.
+    Cannot decide: anything finer needs `edgewise rate`.
+    """
     records = evidence.taken()
     broken = [r for r in records if not all(s.finite for s in r.after.values())]
     if broken:
-        yield finding(
-            "loss rises",
-            "error",
+        yield error(
             "step",
             "The weights are not finite after a few steps.",
             f"after {broken[0].index + 1} steps",
@@ -296,18 +265,14 @@ def loss_rises(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
     if first is None or after is None or not evidence.own_loss:
         raise Undecided("the loss after the steps is not known")
     if not math.isfinite(after):
-        yield finding(
-            "loss rises",
-            "error",
+        yield error(
             "step",
             "The loss is not finite after a few steps.",
             f"{after} after {len(records)} steps",
             "lower the learning rate",
         )
     elif after > first + 0.3 * abs(first) + 0.1:
-        yield finding(
-            "loss rises",
-            "warning",
+        yield warning(
             ["step", "optimizer"],
             "Training raises the loss: the rate is too high, or the step goes the wrong way.",
             f"{len(records)} real steps take the loss of the first batch from {first:.3g} to {after:.3g}",
@@ -318,24 +283,17 @@ def loss_rises(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
     elif evidence.step is None or all(r.optimizer_steps for r in records):
         seen = evidence.data.get("motion")
         if after == first and seen is not None and seen.lost < seen.total:
-            yield finding(
-                "loss rises",
-                "note",
-                "loss",
-                "The steps change the weights and not the loss.",
-                f"{first:.4g} before and after",
-                "",
+            yield note(
+                "loss", "The steps change the weights and not the loss.", f"{first:.4g} before and after"
             )
 
 
-@fact(
-    "rows decay",
-    needs="steps",
-    compares="rows of a table whose gradient a hook removes, before and after a step",
-    threshold="they shrink all the same: weight decay moves what should be frozen",
-    cost="S",
-)
+@fact("rows decay", needs="steps")
 def rows_decay(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
+    """Compare rows of a table whose gradient a hook removes, before and after a step.
+
+    Threshold: they shrink all the same: weight decay moves what should be frozen.
+    """
     record = _moving(evidence)
     hooked = [
         n
@@ -352,9 +310,7 @@ def rows_decay(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
         zero = gradient.entries == 0
         shrunk = zero & (after.abs() < before.abs())
         if int(zero.sum()) >= 16 and int(shrunk.sum()) > 0.8 * int(zero.sum()):
-            yield finding(
-                "rows decay",
-                "warning",
+            yield warning(
                 name,
                 "Rows whose gradient a hook takes away shrink all the same: weight decay moves them.",
                 f"{int(shrunk.sum())} of {int(zero.sum())} sampled entries without gradient became smaller",
@@ -362,15 +318,13 @@ def rows_decay(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
             )
 
 
-@fact(
-    "moved without gradient",
-    needs="steps",
-    compares="frozen parameters, and those outside the optimizer, before and after the steps",
-    threshold="any that changes",
-    cost="S",
-    cannot="weights that an average (EMA) inside the model copies",
-)
+@fact("moved without gradient", needs="steps")
 def moved_without_gradient(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
+    """Compare frozen parameters, and those outside the optimizer, before and after the steps.
+
+    Threshold: any that changes.
+    Cannot decide: weights that an average (EMA) inside the model copies.
+    """
     records = evidence.taken()
     held = {id(p) for g in evidence.optimizer.param_groups for p in g["params"]}
     moved = [
@@ -384,7 +338,6 @@ def moved_without_gradient(evidence: TrainingEvidence) -> Iterator[CheckFinding]
     if frozen:
         inside = [n for n in frozen if id(evidence.parameters[n]) in held]
         yield finding(
-            "moved without gradient",
             "warning" if inside else "note",
             frozen,
             "Frozen parameters move in a step.",

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from edgewise.preflight.catalog import CheckFinding, NotAsked, fact, finding
+from edgewise.preflight.catalog import CheckFinding, NotAsked, error, fact, finding, warning
 from edgewise.preflight.evidence import TrainingEvidence
 
 
@@ -22,13 +22,12 @@ def _kind(evidence: TrainingEvidence) -> str:
     return type(inner if isinstance(inner, torch.optim.Optimizer) else evidence.optimizer).__name__.lower()
 
 
-@fact(
-    "not in the optimizer",
-    needs="optimizer",
-    compares="trainable parameters with those of the optimizer, by identity",
-    threshold="any that the optimizer does not hold",
-)
+@fact("not in the optimizer", needs="optimizer")
 def not_in_the_optimizer(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
+    """Compare trainable parameters with those of the optimizer, by identity.
+
+    Threshold: any that the optimizer does not hold.
+    """
     held = {id(p) for g in _groups(evidence) for p in g["params"]} | evidence.data.get(
         "held elsewhere", set()
     )
@@ -41,9 +40,7 @@ def not_in_the_optimizer(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
     own = {id(p) for p in evidence.model.parameters()}
     strangers = [p for g in _groups(evidence) for p in g["params"] if id(p) not in own and p.requires_grad]
     if len(missing) == len(evidence.trainable):
-        yield finding(
-            "not in the optimizer",
-            "error",
+        yield error(
             ["optimizer", *missing],
             "The optimizer holds other tensors than the model's: nothing will be trained.",
             f"none of the {len(missing)} trainable parameters is in it; it holds {len(strangers)} others",
@@ -51,9 +48,7 @@ def not_in_the_optimizer(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
             "layers)",
         )
         return
-    yield finding(
-        "not in the optimizer",
-        "error",
+    yield error(
         [*missing, "optimizer"],
         "Trainable parameters will never be updated: they are not in the optimizer.",
         f"{len(missing)} parameters, {share:.0%} of the trainable ones"
@@ -63,14 +58,13 @@ def not_in_the_optimizer(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
     )
 
 
-@fact(
-    "optimizer elsewhere",
-    needs="optimizer",
-    compares="parameters of the optimizer with the model's, by identity",
-    threshold="any that the model (and `also`) does not have: left over from before a change",
-    cannot="further networks: pass them with `also`",
-)
+@fact("optimizer elsewhere", needs="optimizer")
 def optimizer_elsewhere(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
+    """Compare parameters of the optimizer with the model's, by identity.
+
+    Threshold: any that the model (and `also`) does not have: left over from before a change.
+    Cannot decide: further networks: pass them with `also`.
+    """
     groups = _groups(evidence)
     own = {id(p) for p in evidence.model.parameters()} | evidence.data.get("also parameters", set())
     total = [p for g in groups for p in g["params"]]
@@ -79,7 +73,6 @@ def optimizer_elsewhere(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
         shapes = {tuple(p.shape) for p in evidence.model.parameters()}
         stale = sum(tuple(p.shape) in shapes for p in others)
         yield finding(
-            "optimizer elsewhere",
             "warning" if stale else "note",
             "optimizer",
             "The optimizer holds tensors that are not in the model.",
@@ -88,19 +81,16 @@ def optimizer_elsewhere(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
         )
 
 
-@fact(
-    "groups",
-    needs="optimizer",
-    compares="parameters and rates of the groups with one another",
-    threshold="a parameter twice; rates more than 1000 times apart, both above zero",
-)
+@fact("groups", needs="optimizer")
 def groups(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
+    """Compare parameters and rates of the groups with one another.
+
+    Threshold: a parameter twice; rates more than 1000 times apart, both above zero.
+    """
     every = _groups(evidence)
     ids = [id(p) for g in every for p in g["params"]]
     if len(ids) > len(set(ids)):
-        yield finding(
-            "groups",
-            "error",
+        yield error(
             "optimizer",
             "The optimizer holds a parameter twice: it is updated twice in a step.",
             f"{len(ids) - len(set(ids))} repetitions",
@@ -108,9 +98,7 @@ def groups(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
         )
     rates = [float(g["lr"]) for g in every if float(g.get("lr", 0)) > 0 and g["params"]]
     if len(rates) > 1 and max(rates) > 1000 * min(rates):
-        yield finding(
-            "groups",
-            "warning",
+        yield warning(
             "optimizer",
             "The rates of the groups are more than 1000 times apart.",
             f"from {min(rates):.2g} to {max(rates):.2g}",
@@ -118,34 +106,25 @@ def groups(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
         )
     frozen = [p for g in every for p in g["params"] if not p.requires_grad]
     if frozen and len(frozen) == len(ids):
-        yield finding(
-            "groups",
-            "error",
-            "optimizer",
-            "Every parameter of the optimizer is frozen.",
-            f"{len(frozen)} parameters",
-            "",
-        )
+        yield error("optimizer", "Every parameter of the optimizer is frozen.", f"{len(frozen)} parameters")
 
 
-@fact(
-    "rate zero",
-    needs="optimizer",
-    compares="the rate of every group, now and after the steps",
-    threshold="zero; a note if a scheduler has set `initial_lr`; negative: an error",
-)
+@fact("rate zero", needs="optimizer")
 def rate_zero(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
+    """Compare the rate of every group, now and after the steps.
+
+    Threshold: zero; a note if a scheduler has set `initial_lr`; negative: an error.
+    """
     every = _groups(evidence)
     zero = [i for i, g in enumerate(every) if "lr" in g and float(g["lr"]) == 0 and g["params"]]
     later = [max(s.rates, default=0.0) for s in evidence.steps]
     ahead = max([*later, *evidence.rates_ahead], default=0.0)
     if any(float(g.get("lr", 0)) < 0 for g in every):
-        yield finding("rate zero", "error", "optimizer", "A learning rate is negative.", "", "")
+        yield error("optimizer", "A learning rate is negative.")
     if len(zero) == len(every) and zero:
         warm = any(g.get("initial_lr") for g in every)
         stuck = evidence.step is not None and len(later) >= 2 and ahead == 0
         yield finding(
-            "rate zero",
             "error" if stuck or not warm else "note",
             "optimizer",
             "The learning rate is zero."
@@ -158,9 +137,7 @@ def rate_zero(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
             else "give the optimizer a rate; step the scheduler after every optimizer step",
         )
     elif zero:
-        yield finding(
-            "rate zero",
-            "warning",
+        yield warning(
             ["optimizer", *_names(evidence, [every[i] for i in zero])],
             "The learning rate of a group is zero: its parameters are never updated.",
             f"groups {zero}, {sum(len(every[i]['params']) for i in zero)} parameters",
@@ -173,14 +150,13 @@ def _names(evidence: TrainingEvidence, chosen: list[dict[str, Any]]) -> list[str
     return [n for n, p in evidence.parameters.items() if id(p) in held][:8]
 
 
-@fact(
-    "decay",
-    needs="optimizer",
-    compares="rate times weight decay",
-    threshold="above 0.5 % a step: halved in fewer than 140 steps",
-    cannot="decay that hurts late; decay of gains and biases: common, not reported",
-)
+@fact("decay", needs="optimizer")
 def decay(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
+    """Compare rate times weight decay.
+
+    Threshold: above 0.5 % a step: halved in fewer than 140 steps.
+    Cannot decide: decay that hurts late; decay of gains and biases: common, not reported.
+    """
     worst, place = 0.0, 0
     for i, g in enumerate(_groups(evidence)):
         product = float(g.get("lr", 0)) * float(g.get("weight_decay", 0) or 0)
@@ -188,9 +164,7 @@ def decay(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
             worst, place = product, i
     adam_l2 = _kind(evidence) in ("adam", "nadam", "radam", "rmsprop", "adagrad", "adamax")
     if worst > 5e-3 and not adam_l2:
-        yield finding(
-            "decay",
-            "warning",
+        yield warning(
             ["optimizer", f"optimizer, group {place}"],
             f"Weight decay takes {worst:.2g} off every weight in each step.",
             f"rate times weight decay is {worst:.2g}: weights are halved in {0.693 / worst:.0f} steps",
@@ -200,9 +174,7 @@ def decay(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
     elif adam_l2:
         strong = max((float(g.get("weight_decay", 0) or 0) for g in _groups(evidence)), default=0.0)
         if strong >= 0.05:
-            yield finding(
-                "decay",
-                "warning",
+            yield warning(
                 "optimizer",
                 "Adam is given a weight decay meant for AdamW: it is added to the gradient and normalized "
                 "with it.",
@@ -212,22 +184,19 @@ def decay(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
             )
 
 
-@fact(
-    "momentum",
-    needs="optimizer",
-    compares="betas and momentum",
-    threshold="beta1 above beta2 (swapped); beta2 below 0.8 or beta1 above 0.99; momentum at least 1",
-    cannot="unusual values that are meant",
-)
+@fact("momentum", needs="optimizer")
 def momentum(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
+    """Compare betas and momentum.
+
+    Threshold: beta1 above beta2 (swapped); beta2 below 0.8 or beta1 above 0.99; momentum at least 1.
+    Cannot decide: unusual values that are meant.
+    """
     for g in _groups(evidence):
         betas, m = g.get("betas"), g.get("momentum")
         if isinstance(betas, (tuple, list)) and len(betas) >= 2 and "adam" in _kind(evidence):
             one, two = float(betas[0]), float(betas[1])
             if one > two:
-                yield finding(
-                    "momentum",
-                    "warning",
+                yield warning(
                     "optimizer",
                     "The betas of Adam are swapped.",
                     f"betas = ({one}, {two}): the mean is longer than that of the squares",
@@ -235,9 +204,7 @@ def momentum(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
                 )
                 return
             if two < 0.8 or one > 0.99:
-                yield finding(
-                    "momentum",
-                    "warning",
+                yield warning(
                     "optimizer",
                     "A beta of Adam is far from its usual range.",
                     f"betas = ({one}, {two})",
@@ -246,7 +213,6 @@ def momentum(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
                 return
         if isinstance(m, (int, float)) and m >= 0.999:
             yield finding(
-                "momentum",
                 "error" if m >= 1 else "warning",
                 "optimizer",
                 "The momentum sums gradients without forgetting.",
@@ -256,23 +222,20 @@ def momentum(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
             return
 
 
-@fact(
-    "rate scale",
-    needs="optimizer",
-    compares="the rate of Adam-like and sign-based optimizers",
-    threshold="above 0.3 for matrices: each entry moves by the rate, and no matrix of width 16 or more "
-    "has such entries",
-    cannot="rates of SGD: see *update ratio*",
-)
+@fact("rate scale", needs="optimizer")
 def rate_scale(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
+    """Compare the rate of Adam-like and sign-based optimizers.
+
+    Threshold: above 0.3 for matrices: each entry moves by the rate, and no matrix of width 16 or more has
+    such entries.
+    Cannot decide: rates of SGD: see *update ratio*.
+    """
     if not any(word in _kind(evidence) for word in ("adam", "lion")):
         raise NotAsked("rates of this optimizer have no natural scale")
     for i, g in enumerate(_groups(evidence)):
         rate = max(float(g.get("lr", 0)), float(g.get("initial_lr", 0) or 0))
         if rate >= 0.3 and any(p.dim() >= 2 for p in g["params"]):
-            yield finding(
-                "rate scale",
-                "error",
+            yield error(
                 ["optimizer", f"optimizer, group {i}"],
                 "The learning rate is far too high.",
                 f"{_kind(evidence)} moves every weight by about its rate, {rate:.2g}, in each step",

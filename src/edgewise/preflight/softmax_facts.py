@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from edgewise.preflight.catalog import CheckFinding, NotAsked, Undecided, fact, finding
+from edgewise.preflight.catalog import CheckFinding, NotAsked, Undecided, error, fact, finding, warning
 from edgewise.preflight.evidence import TrainingEvidence
 from edgewise.preflight.observer import MASKED, Softmax
 
@@ -28,23 +28,19 @@ def _over_keys(evidence: TrainingEvidence) -> list[Softmax]:
     return calls
 
 
-@fact(
-    "softmax axis",
-    needs="pass",
-    compares="the axis of every softmax over square scores",
-    threshold="not the last: the weights of one query do not sum to one",
-    cost="F",
-)
+@fact("softmax axis", needs="pass")
 def softmax_axis(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
+    """Compare the axis of every softmax over square scores.
+
+    Threshold: not the last: the weights of one query do not sum to one.
+    """
     wrong = [
         s.place or "model"
         for s in _softmaxes(evidence)
         if s.axis != s.scores.dim() - 1 and (s.scores.dim() >= 4 or s.scores.shape[-1] == s.scores.shape[-2])
     ]
     if wrong:
-        yield finding(
-            "softmax axis",
-            "warning",
+        yield warning(
             wrong,
             "The softmax of attention runs over the wrong axis.",
             "it runs over queries or heads, not over keys: the weights of one query do not sum to one",
@@ -52,15 +48,13 @@ def softmax_axis(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
         )
 
 
-@fact(
-    "attention rows",
-    needs="pass",
-    compares="the weights that multiply the values with one, row by row",
-    threshold="not one within 1 % (and not zero) without dropout: the mask is applied after the softmax",
-    cost="F",
-    cannot="dropout on the weights: not judged while it is active",
-)
+@fact("attention rows", needs="pass")
 def attention_rows(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
+    """Compare the weights that multiply the values with one, row by row.
+
+    Threshold: not one within 1 % (and not zero) without dropout: the mask is applied after the softmax.
+    Cannot decide: dropout on the weights: not judged while it is active.
+    """
     calls = [s for s in _over_keys(evidence) if s.later is not None]
     if not calls:
         raise NotAsked("attention is fused")
@@ -78,9 +72,7 @@ def attention_rows(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
             wrong.append(s.place or "model")
             worst = max(worst, float(off.max()))
     if wrong:
-        yield finding(
-            "attention rows",
-            "warning",
+        yield warning(
             wrong,
             "The weights of attention do not sum to one: a mask or scale is applied after the softmax.",
             f"rows sum to one only within {worst:.2g}",
@@ -93,14 +85,13 @@ def _near(one: str, other: str) -> bool:
     return other == one or other.startswith(one + ".") or one.startswith(other + ".") or not one
 
 
-@fact(
-    "empty attention row",
-    needs="pass",
-    compares="scores of every query",
-    threshold="all keys masked (below −1e4): NaN is an error; queries that are padding themselves are left out",
-    cost="F",
-)
+@fact("empty attention row", needs="pass")
 def empty_attention_row(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
+    """Compare scores of every query.
+
+    Threshold: all keys masked (below −1e4): NaN is an error; queries that are padding themselves are left
+    out.
+    """
     places, first, count, broken = [], None, 0, False
     for s in _over_keys(evidence):
         gone = (s.scores <= MASKED).all(-1)
@@ -119,7 +110,6 @@ def empty_attention_row(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
             first = gone.nonzero()[0].tolist()
     if places:
         yield finding(
-            "empty attention row",
             "error" if broken else "warning",
             places,
             "A query of attention has no key left to see: everything is masked.",
@@ -152,16 +142,14 @@ def _covers(allowed: Tensor, gone: Tensor) -> bool:
     return not bool((gone.any(1) & ~allowed[:samples].bool()).any())
 
 
-@fact(
-    "weak mask",
-    needs="pass",
-    compares="an additive mask: the part of the scores that all samples and heads share",
-    threshold="a strictly upper triangle that is lower by a constant between 0.5 and 50: keys are "
-    "dampened, not masked",
-    cost="F",
-    cannot="relative position biases are smooth, not a step at the diagonal",
-)
+@fact("weak mask", needs="pass")
 def weak_mask(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
+    """Compare an additive mask: the part of the scores that all samples and heads share.
+
+    Threshold: a strictly upper triangle that is lower by a constant between 0.5 and 50: keys are dampened,
+    not masked.
+    Cannot decide: relative position biases are smooth, not a step at the diagonal.
+    """
     places, sizes = [], []
     for s in _over_keys(evidence):
         n = s.scores.shape[-1]
@@ -177,9 +165,7 @@ def weak_mask(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
             places.append(s.place or "model")
             sizes.append(jump)
     if places:
-        yield finding(
-            "weak mask",
-            "error",
+        yield error(
             places,
             "The causal mask only dampens future keys: it adds a small constant, not minus infinity.",
             f"scores after the diagonal are {abs(sizes[0]):.2g} {'lower' if sizes[0] > 0 else 'higher'} "
@@ -189,15 +175,13 @@ def weak_mask(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
         )
 
 
-@fact(
-    "sharp attention",
-    needs="pass",
-    compares="spread of the scores, without what all samples share, with √(2 ln n)",
-    threshold="1.2 times: beyond it one key takes all (condensation); fresh weights only",
-    cost="F",
-    cannot="trained networks; with QK-norm a note",
-)
+@fact("sharp attention", needs="pass")
 def sharp_attention(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
+    """Compare spread of the scores, without what all samples share, with √(2 ln n).
+
+    Threshold: 1.2 times: beyond it one key takes all (condensation); fresh weights only.
+    Cannot decide: trained networks; with QK-norm a note.
+    """
     calls = _over_keys(evidence)
     if not evidence.fresh:
         raise NotAsked("the weights are trained")
@@ -219,7 +203,6 @@ def sharp_attention(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
         names = [c.name for c in evidence.seen().calls]
         normed = any(re.search(r"(q|k|query|key)_?(layer)?_?norm", n) for n in names)
         yield finding(
-            "sharp attention",
             "note" if normed else "warning",
             [place for place, *_ in hot],
             "Attention starts saturated: one key takes all the weight.",
@@ -229,14 +212,12 @@ def sharp_attention(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
         )
 
 
-@fact(
-    "equal heads",
-    needs="pass",
-    compares="the weights of the heads with one another",
-    threshold="all heads of an attention equal, and not uniform: they share queries and keys",
-    cost="F",
-)
+@fact("equal heads", needs="pass")
 def equal_heads(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
+    """Compare the weights of the heads with one another.
+
+    Threshold: all heads of an attention equal, and not uniform: they share queries and keys.
+    """
     places = []
     for s in _over_keys(evidence):
         w = s.weights.float()
@@ -249,9 +230,7 @@ def equal_heads(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
         if varied and float((w - w[:, :1]).abs().max()) < 1e-6:
             places.append(s.place or "model")
     if places:
-        yield finding(
-            "equal heads",
-            "warning",
+        yield warning(
             places,
             "All heads of attention compute the same weights.",
             "the weights of every head are equal to the first one's",
@@ -259,16 +238,14 @@ def equal_heads(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
         )
 
 
-@fact(
-    "scores of tokens",
-    needs="pass",
-    compares="the size of the score matrix with the number of tokens",
-    threshold="attention over heads or samples: no score matrix is tokens by tokens, though samples by "
-    "samples or heads by heads is",
-    cost="F",
-    cannot="windows, pooled keys, caches: other sizes are not judged",
-)
+@fact("scores of tokens", needs="pass")
 def scores_of_tokens(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
+    """Compare the size of the score matrix with the number of tokens.
+
+    Threshold: attention over heads or samples: no score matrix is tokens by tokens, though samples by samples
+    or heads by heads is.
+    Cannot decide: windows, pooled keys, caches: other sizes are not judged.
+    """
     calls = _softmaxes(evidence)
     alignment = evidence.alignment
     if alignment is None:
@@ -279,9 +256,7 @@ def scores_of_tokens(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
     wrong = [s.place or "model" for s in calls if s.scores.shape[-1] == samples == s.scores.shape[-2]]
     right = [s for s in calls if s.scores.shape[-1] >= tokens - 2]
     if wrong and not right:
-        yield finding(
-            "scores of tokens",
-            "warning",
+        yield warning(
             wrong,
             "Attention runs over the samples of the batch, not over the tokens.",
             f"scores are {samples} by {samples}, for {samples} samples of {tokens} tokens",

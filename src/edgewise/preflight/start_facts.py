@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from edgewise.audit.inspect import Kind, Severity, audit_initialization
 from edgewise.errors import BadInput
-from edgewise.preflight.catalog import CheckFinding, NotAsked, fact, finding
+from edgewise.preflight.catalog import CheckFinding, NotAsked, fact, finding, note
 from edgewise.preflight.evidence import TrainingEvidence
 
 TOLD = (
@@ -17,15 +17,14 @@ TOLD = (
 )  # by facts of our own, or often meant
 
 
-@fact(
-    "initialization",
-    needs="tensors",
-    compares="fresh weights with the published recipe of their family: the errors of "
-    "`edgewise.audit_initialization`",
-    threshold="as the audit's; its warnings and notes are notes here",
-    cannot="families that it does not know; trained weights",
-)
+@fact("initialization", needs="tensors")
 def initialization(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
+    """Compare fresh weights with the published recipe of their family: the errors of
+    `edgewise.audit_initialization`.
+
+    Threshold: as the audit's; its warnings and notes are notes here.
+    Cannot decide: families that it does not know; trained weights.
+    """
     if not evidence.fresh:
         raise NotAsked("the weights are trained")
     if evidence.config is None:
@@ -38,7 +37,6 @@ def initialization(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
         if item.kind in TOLD:
             continue
         yield finding(
-            "initialization",
             "error" if item.severity is Severity.ERROR else "note",
             list(item.parameters),
             f"The initialization is not as published: {item.kind.value}.",
@@ -56,6 +54,6 @@ def measured(evidence: TrainingEvidence) -> list[CheckFinding]:
             evidence.model, evidence.batches[0] if evidence.batches else None, attention=False, pair=False
         )
     except (BadInput, RuntimeError, TypeError) as error:
-        return [finding("theory", "note", "model", "The exponents could not be measured.", str(error)[:200])]
+        return [note("model", "The exponents could not be measured.", str(error)[:200])]
     evidence.facts["trace"] = f"{trace.depth} blocks measured"
     return []

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from edgewise.preflight.catalog import CheckFinding, NotAsked, fact, finding
+from edgewise.preflight.catalog import CheckFinding, NotAsked, error, fact, finding, warning
 from edgewise.preflight.evidence import TrainingEvidence, is_readable, local, median, rms, role
 
 DRIFT = 0.25  # radians by which the angle of a rotary position may be off
@@ -20,13 +20,12 @@ HARMLESS_ZERO = re.compile(
 )
 
 
-@fact(
-    "not finite",
-    needs="tensors",
-    compares="every parameter and buffer",
-    threshold="any NaN or infinity; infinities in buffers are masks",
-)
+@fact("not finite", needs="tensors")
 def not_finite(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
+    """Compare every parameter and buffer.
+
+    Threshold: any NaN or infinity; infinities in buffers are masks.
+    """
     buffers = {id(b) for b in evidence.model.buffers()}
     for tensor in [*evidence.model.parameters(), *evidence.model.buffers()]:
         if not is_readable(tensor):
@@ -38,9 +37,7 @@ def not_finite(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
         if bad.any():
             rows = bad.flatten(1).any(1).nonzero().flatten().tolist() if values.dim() > 1 else []
             span = f", in rows {rows[0]} to {rows[-1]}" if rows else ""
-            yield finding(
-                "not finite",
-                "error",
+            yield error(
                 evidence.names[id(tensor)][0],
                 "A tensor holds NaN or infinity.",
                 f"{int(bad.sum())} of {values.numel()} entries are not finite{span}",
@@ -49,20 +46,17 @@ def not_finite(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
             )
 
 
-@fact(
-    "never written",
-    needs="tensors",
-    compares="the largest entry of every parameter",
-    threshold="above 1e4 or below 1e-30: numbers that memory holds and no recipe draws",
-    cannot="memory that happens to hold zeros: see *dead*",
-)
+@fact("never written", needs="tensors")
 def never_written(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
+    """Compare the largest entry of every parameter.
+
+    Threshold: above 1e4 or below 1e-30: numbers that memory holds and no recipe draws.
+    Cannot decide: memory that happens to hold zeros: see *dead*.
+    """
     for name, parameter in evidence.readable.items():
         top = float(local(parameter.detach()).abs().max())
         if math.isfinite(top) and (top > 1e4 or 0 < top < 1e-30):
-            yield finding(
-                "never written",
-                "error",
+            yield error(
                 name,
                 "A parameter holds memory that was never initialized.",
                 f"its largest entry is {top:.2g}",
@@ -71,18 +65,15 @@ def never_written(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
             )
 
 
-@fact(
-    "no numbers",
-    needs="tensors",
-    compares="the device of every parameter and buffer",
-    threshold="any on the meta device: it cannot be trained or looked at",
-)
+@fact("no numbers", needs="tensors")
 def no_numbers(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
+    """Compare the device of every parameter and buffer.
+
+    Threshold: any on the meta device: it cannot be trained or looked at.
+    """
     meta = [names[0] for names in _on_meta(evidence)]
     if meta:
-        yield finding(
-            "no numbers",
-            "error",
+        yield error(
             meta,
             "Parts of the model are on the meta device and have no numbers.",
             f"{len(meta)} tensors",
@@ -96,15 +87,14 @@ def _on_meta(evidence: TrainingEvidence) -> Iterator[list[str]]:
             yield evidence.names[id(tensor)]
 
 
-@fact(
-    "outliers",
-    needs="tensors",
-    compares="the largest entry of a matrix with its spread (from the median)",
-    threshold="20 spreads and at least 4 entries at exactly that value: the bound of a truncated draw in "
-    "low precision",
-    cannot="single large entries of trained weights",
-)
+@fact("outliers", needs="tensors")
 def outliers(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
+    """Compare the largest entry of a matrix with its spread (from the median).
+
+    Threshold: 20 spreads and at least 4 entries at exactly that value: the bound of a truncated draw in low
+    precision.
+    Cannot decide: single large entries of trained weights.
+    """
     for name, values in evidence.matrices.items():
         flat = values.flatten()
         sample = flat[:: flat.numel() // 65536 + 1].float().abs()
@@ -113,9 +103,7 @@ def outliers(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
         if values.numel() >= 1024 and spread > 0 and top > 20 * spread:
             same = int((flat.abs() == top).sum())
             if same >= 4 and same < 0.02 * flat.numel():
-                yield finding(
-                    "outliers",
-                    "error",
+                yield error(
                     name,
                     "Several entries of a matrix are far outside its distribution, at exactly one value.",
                     f"{same} entries are exactly ±{top:.3g}, {top / spread:.0f} times the spread of the others",
@@ -125,14 +113,13 @@ def outliers(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
                 )
 
 
-@fact(
-    "rows",
-    needs="tensors",
-    compares="row norms of a table on both sides of the best change point",
-    threshold="2.5 times longer and 3 times the spread within: new tokens drawn on another scale",
-    cannot="rows that are too short (the mean of the old rows is a right choice)",
-)
+@fact("rows", needs="tensors")
 def rows(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
+    """Compare row norms of a table on both sides of the best change point.
+
+    Threshold: 2.5 times longer and 3 times the spread within: new tokens drawn on another scale.
+    Cannot decide: rows that are too short (the mean of the old rows is a right choice).
+    """
     for module in evidence.model.modules():
         if (
             not isinstance(module, nn.Embedding)
@@ -153,9 +140,7 @@ def rows(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
         jump, cut = float(right[at] - left[at]), int(cuts[at])
         spread = float(torch.cat([logs[:cut] - left[at], logs[cut:] - right[at]]).std())
         if jump > math.log(2.5) and jump > 3 * spread:
-            yield finding(
-                "rows",
-                "warning",
+            yield warning(
                 evidence.names[id(module.weight)],
                 "The last rows of an embedding table are drawn on a larger scale than the others.",
                 f"rows {cut} to {count - 1} are {math.exp(jump):.1f} times longer than rows 0 to {cut - 1}",
@@ -165,14 +150,13 @@ def rows(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
             )
 
 
-@fact(
-    "tie",
-    needs="tensors",
-    compares="`tie_word_embeddings` of the config with the tensors",
-    threshold="the config says tied, and they are two tensors",
-    cannot="ties that no config declares",
-)
+@fact("tie", needs="tensors")
 def tie(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
+    """Compare `tie_word_embeddings` of the config with the tensors.
+
+    Threshold: the config says tied, and they are two tensors.
+    Cannot decide: ties that no config declares.
+    """
     model: Any = evidence.model
     config = evidence.config
     if (
@@ -188,9 +172,7 @@ def tie(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
     a, b = getattr(table, "weight", None), getattr(head, "weight", None)
     if torch.is_tensor(a) and torch.is_tensor(b) and a is not b and a.shape == b.shape:
         equal = not a.is_meta and torch.equal(a, b)
-        yield finding(
-            "tie",
-            "error",
+        yield error(
             [evidence.names[id(b)][0], evidence.names[id(a)][0]],
             "Readout and embedding should be tied, and are two tensors.",
             "equal now, they part at the first step" if equal else "their numbers differ already",
@@ -198,22 +180,19 @@ def tie(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
         )
 
 
-@fact(
-    "shared",
-    needs="tensors",
-    compares="the objects in every ModuleList and Sequential",
-    threshold="one object twice",
-    cannot="sharing that is meant (ALBERT): it uses one layer, not a list of it",
-)
+@fact("shared", needs="tensors")
 def shared(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
+    """Compare the objects in every ModuleList and Sequential.
+
+    Threshold: one object twice.
+    Cannot decide: sharing that is meant (ALBERT): it uses one layer, not a list of it.
+    """
     for name, module in evidence.model.named_modules():
         if isinstance(module, (nn.ModuleList, nn.Sequential)) and len(module) > 1:
             with_weights = [c for c in module if next(c.parameters(), None) is not None]
             different = {id(c) for c in with_weights}
             if len(different) < len(with_weights):
-                yield finding(
-                    "shared",
-                    "warning",
+                yield warning(
                     name or "model",
                     "One layer object is repeated: its places share all weights.",
                     f"{len(with_weights)} places hold {len(different)} different layers",
@@ -223,14 +202,13 @@ def shared(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
                 )
 
 
-@fact(
-    "copies",
-    needs="tensors",
-    compares="trainable random matrices of different layers, bit by bit",
-    threshold="equal: independent draws never are",
-    cannot="torch's own encoder copies its layers by habit: a note",
-)
+@fact("copies", needs="tensors")
 def copies(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
+    """Compare trainable random matrices of different layers, bit by bit.
+
+    Threshold: equal: independent draws never are.
+    Cannot decide: torch's own encoder copies its layers by habit: a note.
+    """
     groups: dict[tuple[object, ...], list[str]] = defaultdict(list)
     for name, values in evidence.matrices.items():
         parameter = evidence.parameters[name]
@@ -247,7 +225,6 @@ def copies(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
             isinstance(m, (nn.TransformerEncoder, nn.TransformerDecoder)) for m in evidence.model.modules()
         )
         yield finding(
-            "copies",
             "note" if habit or not evidence.fresh else "warning",
             [name for names in twins[:8] for name in names],
             "Layers start with identical weights.",
@@ -257,15 +234,14 @@ def copies(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
         )
 
 
-@fact(
-    "buffer",
-    needs="tensors",
-    compares="frequencies of rotary positions: zeros, precision, a geometric series; other buffers: all zero",
-    threshold="low precision, or every float32 entry is a bfloat16 number; a note if angles drift by less than "
-    "0.25 radians at the last position of the config",
-    cannot="buffers whose formula is not known",
-)
+@fact("buffer", needs="tensors")
 def buffer(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
+    """Compare frequencies of rotary positions: zeros, precision, a geometric series; other buffers: all zero.
+
+    Threshold: low precision, or every float32 entry is a bfloat16 number; a note if angles drift by less than
+    0.25 radians at the last position of the config.
+    Cannot decide: buffers whose formula is not known.
+    """
     for name, values in evidence.model.named_buffers():
         if not is_readable(values) or values.numel() < 2:
             continue
@@ -274,7 +250,6 @@ def buffer(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
         if top == 0:
             if "freq" in last or not HARMLESS_ZERO.search(last):
                 yield finding(
-                    "buffer",
                     "error" if "freq" in last else "note",
                     name,
                     "All entries of a buffer are zero.",
@@ -303,7 +278,6 @@ def _rounded_frequencies(evidence: TrainingEvidence, name: str, values: Tensor) 
     short = last is not None and last * drift < DRIFT
     until = f"at position {last}" if last is not None else "per position"
     yield finding(
-        "buffer",
         "note" if short else "warning",
         name,
         "The frequencies of the rotary positions are in low precision, or were rounded to it (bfloat16).",
@@ -312,14 +286,13 @@ def _rounded_frequencies(evidence: TrainingEvidence, name: str, values: Tensor) 
     )
 
 
-@fact(
-    "recipe",
-    needs="tensors",
-    compares="Linear weights with torch's default draw (flat, bound 1/√fan-in), if the config names a std",
-    threshold="90 % of the matrices are torch's default: the model's own initialization did not run",
-    cannot="families that never had a recipe",
-)
+@fact("recipe", needs="tensors")
 def recipe(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
+    """Compare Linear weights with torch's default draw (flat, bound 1/√fan-in), if the config names a std.
+
+    Threshold: 90 % of the matrices are torch's default: the model's own initialization did not run.
+    Cannot decide: families that never had a recipe.
+    """
     std = getattr(evidence.config, "initializer_range", None)
     weights = _linear_weights(evidence)
     if not std or not weights:
@@ -328,9 +301,7 @@ def recipe(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
     if len(default) > 0.9 * len(weights) and not math.isclose(
         float(std), 1 / math.sqrt(3 * 64), rel_tol=0.05
     ):
-        yield finding(
-            "recipe",
-            "warning",
+        yield warning(
             default,
             "The model's own initialization did not run.",
             f"all {len(default)} Linear weights are torch's default draw, the config says normal with std "
@@ -361,14 +332,13 @@ def is_default_draw(weight: Tensor) -> bool:
     return float(sample.pow(4).mean() / sample.pow(2).mean() ** 2) < 2.1
 
 
-@fact(
-    "unlike siblings",
-    needs="tensors",
-    compares="spread of a matrix with that of the same matrix in the other layers, among fresh weights",
-    threshold="4 times (0.25 times) the median of at least 4 siblings, whose own spread is within 2",
-    cannot="recipes that change with depth are smooth; trained weights are not judged",
-)
+@fact("unlike siblings", needs="tensors")
 def unlike_siblings(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
+    """Compare spread of a matrix with that of the same matrix in the other layers, among fresh weights.
+
+    Threshold: 4 times (0.25 times) the median of at least 4 siblings, whose own spread is within 2.
+    Cannot decide: recipes that change with depth are smooth; trained weights are not judged.
+    """
     if not evidence.fresh:
         raise NotAsked("the weights are trained")
     groups: dict[str, dict[str, float]] = defaultdict(dict)
@@ -382,9 +352,7 @@ def unlike_siblings(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
         odd = [n for n, s in sizes.items() if not 0.25 < s / middle < 4]
         some = [n for n in sizes if default[n]]
         if len(sizes) >= 4 and odd and len(odd) <= len(sizes) // 3 and _tight(sizes, odd):
-            yield finding(
-                "unlike siblings",
-                "warning",
+            yield warning(
                 odd,
                 "A layer's weights are on another scale than those of its siblings.",
                 f"spread {sizes[odd[0]]:.2g}, the other layers have {middle:.2g}",
@@ -392,9 +360,7 @@ def unlike_siblings(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
                 ratio=sizes[odd[0]] / middle,
             )
         elif some and len(some) <= len(sizes) // 2 and len(sizes) >= 3:
-            yield finding(
-                "unlike siblings",
-                "warning",
+            yield warning(
                 some,
                 "A layer has torch's default weights where its siblings follow another recipe.",
                 f"{len(sizes) - len(some)} siblings are drawn otherwise",
@@ -407,14 +373,13 @@ def _tight(sizes: dict[str, float], odd: list[str]) -> bool:
     return max(rest) < 2 * min(rest)
 
 
-@fact(
-    "symmetric",
-    needs="tensors",
-    compares="rows of a trainable matrix with one another",
-    threshold="all rows equal and not zero: units that start alike stay alike",
-    cannot="constant matrices that are meant (averaging): frozen ones are not judged",
-)
+@fact("symmetric", needs="tensors")
 def symmetric(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
+    """Compare rows of a trainable matrix with one another.
+
+    Threshold: all rows equal and not zero: units that start alike stay alike.
+    Cannot decide: constant matrices that are meant (averaging): frozen ones are not judged.
+    """
     alike = []
     for name, values in evidence.matrices.items():
         parameter = evidence.parameters[name]
@@ -422,9 +387,7 @@ def symmetric(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
         if parameter.requires_grad and values.dim() == 2 and torch.equal(flat, flat[:1].expand_as(flat)):
             alike.append(name)
     if alike:
-        yield finding(
-            "symmetric",
-            "warning",
+        yield warning(
             alike,
             "All rows of a matrix are equal: its units start alike and learn the same.",
             f"{len(alike)} matrices, constant along their rows",
@@ -432,14 +395,13 @@ def symmetric(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
         )
 
 
-@fact(
-    "weight scale",
-    needs="tensors",
-    compares="σ·√fan-in of fresh matrices, median",
-    threshold="below 0.03: a standard deviation ten times too small; above 8: ten times too large",
-    cannot="a factor of ten within honest recipes",
-)
+@fact("weight scale", needs="tensors")
 def weight_scale(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
+    """Compare σ·√fan-in of fresh matrices, median.
+
+    Threshold: below 0.03: a standard deviation ten times too small; above 8: ten times too large.
+    Cannot decide: a factor of ten within honest recipes.
+    """
     if not evidence.fresh:
         raise NotAsked("the weights are trained")
     linear = set(_linear_weights(evidence)) - evidence.tables
@@ -453,9 +415,7 @@ def weight_scale(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
     gain = evidence.facts["gain"] = median(gains)
     if gain < 0.03 or gain > 8:
         size = "small" if gain < 1 else "large"
-        yield finding(
-            "weight scale",
-            "warning",
+        yield warning(
             "model",
             f"The initial weights are about ten times too {size}.",
             f"a matrix multiplies the size of its input by {gain:.3g} (standard deviation times root of "
@@ -465,14 +425,13 @@ def weight_scale(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
         )
 
 
-@fact(
-    "untrained among trained",
-    needs="tensors",
-    compares="largest singular value over that of an independent draw, by kind of matrix",
-    threshold="a kind of at least two below 1.03 while the median of the others is above 1.4",
-    cannot="lightly trained weights look fresh; single new heads: a note",
-)
+@fact("untrained among trained", needs="tensors")
 def untrained_among_trained(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
+    """Compare largest singular value over that of an independent draw, by kind of matrix.
+
+    Threshold: a kind of at least two below 1.03 while the median of the others is above 1.4.
+    Cannot decide: lightly trained weights look fresh; single new heads: a note.
+    """
     kinds: dict[str, dict[str, float]] = defaultdict(dict)
     for name, edge in evidence.edges.items():
         if name not in evidence.tables and "lora" not in name.lower():
@@ -484,7 +443,6 @@ def untrained_among_trained(evidence: TrainingEvidence) -> Iterator[CheckFinding
         if max(edges.values()) < 1.03:
             sure = len(edges) > 1 and median(others) > 1.4
             yield finding(
-                "untrained among trained",
                 "warning" if sure else "note",
                 list(edges),
                 "Some matrices are random draws where the others are trained.",
@@ -494,14 +452,13 @@ def untrained_among_trained(evidence: TrainingEvidence) -> Iterator[CheckFinding
             )
 
 
-@fact(
-    "frozen and fresh",
-    needs="tensors",
-    compares="`requires_grad` with the spectrum",
-    threshold="more than 20 % of the parameters are frozen random draws, and nothing is trained",
-    cannot="random features that are frozen on purpose",
-)
+@fact("frozen and fresh", needs="tensors")
 def frozen_and_fresh(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
+    """Compare `requires_grad` with the spectrum.
+
+    Threshold: more than 20 % of the parameters are frozen random draws, and nothing is trained.
+    Cannot decide: random features that are frozen on purpose.
+    """
     frozen = {n for n in evidence.edges if not evidence.parameters[n].requires_grad}
     if not frozen:
         raise NotAsked("nothing is frozen")
@@ -510,7 +467,6 @@ def frozen_and_fresh(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
     share = sum(evidence.parameters[n].numel() for n in raw) / max(1, total)
     if raw and evidence.fresh and len(raw) > 0.95 * len(frozen - evidence.tables) and share > 0.2:
         yield finding(
-            "frozen and fresh",
             "warning" if share > 0.5 and evidence.trained_share == 0 else "note",
             sorted(raw),
             "Most of the network is frozen and was never trained.",
@@ -520,21 +476,18 @@ def frozen_and_fresh(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
         )
 
 
-@fact(
-    "half precision",
-    needs="optimizer",
-    compares="the dtype of trained weights",
-    threshold="float16 weights in an optimizer: gradients below 6e-8 vanish, steps are rounded away",
-    cannot="bfloat16 that is meant: see *rounded away*",
-)
+@fact("half precision", needs="optimizer")
 def half_precision(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
+    """Compare the dtype of trained weights.
+
+    Threshold: float16 weights in an optimizer: gradients below 6e-8 vanish, steps are rounded away.
+    Cannot decide: bfloat16 that is meant: see *rounded away*.
+    """
     if evidence.optimizer is None:
         raise NotAsked("no optimizer was given")
     low = [n for n, p in evidence.trainable.items() if p.dtype == torch.float16]
     if low:
-        yield finding(
-            "half precision",
-            "warning",
+        yield warning(
             low,
             "Weights are trained in float16.",
             f"{len(low)} trainable parameters are float16",

@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import nn
 
-from edgewise.preflight.catalog import CheckFinding, NotAsked, fact, finding
+from edgewise.preflight.catalog import CheckFinding, NotAsked, fact, finding, note, warning
 from edgewise.preflight.evidence import TrainingEvidence, is_norm, median, rms, role
 from edgewise.preflight.observer import ModuleCall
 
@@ -27,22 +27,19 @@ def _block_calls(evidence: TrainingEvidence) -> list[ModuleCall]:
     return calls
 
 
-@fact(
-    "silent norm",
-    needs="pass",
-    compares="norms by what they do: their output if the input is not zero",
-    threshold="zero, for a part of a kind of norm or for all norms; a whole kind at zero while others "
-    "live is a known design: a note",
-    cost="F",
-)
+@fact("silent norm", needs="pass")
 def silent_norm(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
+    """Compare norms by what they do: their output if the input is not zero.
+
+    Threshold: zero, for a part of a kind of norm or for all norms; a whole kind at zero while others live is
+    a known design: a note.
+    """
     calls = _norm_calls(evidence)
     silent = sorted({c.name for c in calls if c.kept["silent"]})
     living = {role(c.name) for c in calls if not c.kept["silent"]}
     if silent:
         partly = any(role(n) in living for n in silent) or not living
         yield finding(
-            "silent norm",
             "error" if partly else "note",
             silent,
             "Norm layers output zero whatever comes in: their gains are zero.",
@@ -51,20 +48,17 @@ def silent_norm(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
         )
 
 
-@fact(
-    "norm eps",
-    needs="pass",
-    compares="eps of every norm with the variance of its input",
-    threshold="larger than the variance, in at least a quarter of the norms: they do not normalize",
-    cost="F",
-)
+@fact("norm eps", needs="pass")
 def norm_eps(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
+    """Compare eps of every norm with the variance of its input.
+
+    Threshold: larger than the variance, in at least a quarter of the norms: they do not normalize.
+    """
     calls = [c for c in _norm_calls(evidence) if "eps" in c.kept and not c.kept["silent"]]
     large = {c.name: c.kept["eps"] for c in calls if c.kept["eps"] > 1 and c.kept["size"] > 0}
     if large:
         odd = [n for n in large if getattr(evidence.module(n), "eps", 0) >= 1e-3]
         yield finding(
-            "norm eps",
             "warning" if odd or (evidence.fresh and len(large) >= 0.25 * len(calls)) else "note",
             odd or list(large),
             "A norm does not normalize: its eps is larger than the variance of its input.",
@@ -74,15 +68,13 @@ def norm_eps(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
         )
 
 
-@fact(
-    "norm axis",
-    needs="pass",
-    compares="the axes that LayerNorm and RMSNorm average over",
-    threshold="tokens or samples among them, in a batch of token sequences",
-    cost="F",
-    cannot="images, whose norms may run over the plane",
-)
+@fact("norm axis", needs="pass")
 def norm_axis(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
+    """Compare the axes that LayerNorm and RMSNorm average over.
+
+    Threshold: tokens or samples among them, in a batch of token sequences.
+    Cannot decide: images, whose norms may run over the plane.
+    """
     seen, alignment = evidence.seen(), evidence.alignment
     if alignment is None:
         raise NotAsked("no token sequences")
@@ -95,9 +87,7 @@ def norm_axis(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
         ):
             wrong.append(place or "model")
     if wrong:
-        yield finding(
-            "norm axis",
-            "warning",
+        yield warning(
             wrong,
             "A norm averages over the tokens, not over the features of one token.",
             f"its input has {samples} samples of {tokens} tokens, and the token axis is normalized",
@@ -109,16 +99,15 @@ def _widths(evidence: TrainingEvidence) -> set[int]:
     return {m.weight.shape[1] for m in evidence.model.modules() if isinstance(m, nn.Embedding)}
 
 
-@fact(
-    "skip",
-    needs="pass",
-    compares="the cosine of a block's input and output with that of its siblings, and the factor of the stream",
-    threshold="below 0.4 of the siblings' median (from the second block on); a median factor above 1.5: "
-    "added twice",
-    cost="F",
-    cannot="the first block may turn small embeddings; trained weights are not judged",
-)
+@fact("skip", needs="pass")
 def skip(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
+    """Compare the cosine of a block's input and output with that of its siblings, and the factor of the
+    stream.
+
+    Threshold: below 0.4 of the siblings' median (from the second block on); a median factor above 1.5: added
+    twice.
+    Cannot decide: the first block may turn small embeddings; trained weights are not judged.
+    """
     calls = _block_calls(evidence)
     if not evidence.fresh:
         raise NotAsked("the weights are trained")
@@ -131,9 +120,7 @@ def skip(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
         middle = median([c.kept["cosine"] for c in items])
         odd = [c for c in items[1:] if middle > 0.5 and c.kept["cosine"] < 0.4 * middle]
         if odd and len(odd) <= max(1, len(items) // 3):
-            yield finding(
-                "skip",
-                "warning",
+            yield warning(
                 [c.name for c in odd],
                 "A block keeps little of its input, unlike its siblings: the residual connection is missing.",
                 f"cosine of input and output {odd[0].kept['cosine']:.2f}, the siblings have {middle:.2f}",
@@ -141,9 +128,7 @@ def skip(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
             )
         factor = median([c.kept["factor"] for c in items[1:]])
         if factor > 1.5:
-            yield finding(
-                "skip",
-                "warning",
+            yield warning(
                 [c.name for c in items],
                 "Every block multiplies the stream: the residual connection is added twice.",
                 f"output along input is {factor:.2f} times the input, a skip connection keeps it (1.0)",
@@ -156,9 +141,7 @@ def skip(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
             and max(c.kept["cosine"] for c in items[1:]) < 0.4
             and not _post_norm(items)
         ):
-            yield finding(
-                "skip",
-                "note",
+            yield note(
                 [c.name for c in items],
                 "The blocks keep nothing of their input: there are no residual connections.",
                 f"cosine of input and output {middle:.2f} (median)",
@@ -170,14 +153,12 @@ def _post_norm(items: list[ModuleCall]) -> bool:
     return any(c.kept.get("size", 0) and 0.9 < c.kept["size"] < 1.1 for c in items)
 
 
-@fact(
-    "norm on the skip",
-    needs="pass",
-    compares="the output of the first block with its input and with its first norm's output",
-    threshold="it follows the norm's output and not the input, though the norm is the first thing inside",
-    cost="F",
-)
+@fact("norm on the skip", needs="pass")
 def norm_on_the_skip(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
+    """Compare the output of the first block with its input and with its first norm's output.
+
+    Threshold: it follows the norm's output and not the input, though the norm is the first thing inside.
+    """
     blocks = _block_calls(evidence)
     first = blocks[0]
     inside = [c for c in evidence.seen().calls if c.kept.get("norm") and c.name.startswith(first.name + ".")]
@@ -195,9 +176,7 @@ def norm_on_the_skip(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
         and rms(y - z) <= 0.7 * rms(z)
         and rms(x) < 0.5 * rms(z)
     ):
-        yield finding(
-            "norm on the skip",
-            "warning",
+        yield warning(
             [c.name for c in blocks],
             "The residual connection starts after the norm: blocks add to the normalized stream.",
             f"the output of {first.name} follows its norm's output, not its input",
@@ -205,15 +184,13 @@ def norm_on_the_skip(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
         )
 
 
-@fact(
-    "no final norm",
-    needs="pass",
-    compares="norms called after the last block of a pre-norm stack",
-    threshold="none before the readout; fresh weights, at least 3 blocks",
-    cost="F",
-    cannot="designs without a final norm: a note below 8 blocks",
-)
+@fact("no final norm", needs="pass")
 def no_final_norm(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
+    """Compare norms called after the last block of a pre-norm stack.
+
+    Threshold: none before the readout; fresh weights, at least 3 blocks.
+    Cannot decide: designs without a final norm: a note below 8 blocks.
+    """
     blocks = _block_calls(evidence)
     first, last = blocks[0], blocks[-1]
     calls = evidence.seen().calls
@@ -229,7 +206,6 @@ def no_final_norm(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
             n for n, m in evidence.model.named_modules() if is_norm(m) and n not in {c.name for c in calls}
         ]
         yield finding(
-            "no final norm",
             "warning" if unused or evidence.fresh else "note",
             unused or [last.name],
             "The stream of a pre-norm stack reaches the readout without a final norm.",
@@ -239,22 +215,18 @@ def no_final_norm(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
         )
 
 
-@fact(
-    "collapse",
-    needs="pass",
-    compares="the mean cosine of the tokens before and after the blocks",
-    threshold="above 0.99 after the last block and below 0.95 before the first; fresh weights",
-    cost="F",
-)
+@fact("collapse", needs="pass")
 def collapse(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
+    """Compare the mean cosine of the tokens before and after the blocks.
+
+    Threshold: above 0.99 after the last block and below 0.95 before the first; fresh weights.
+    """
     blocks = [c for c in _block_calls(evidence) if "overlap" in c.kept]
     if not blocks or not evidence.fresh:
         raise NotAsked("no fresh blocks of tokens")
     if blocks[-1].kept["overlap"] > 0.99 and blocks[0].kept["overlap before"] < 0.95:
         at = next(c for c in blocks if c.kept["overlap"] > 0.95)
-        yield finding(
-            "collapse",
-            "warning",
+        yield warning(
             at.name,
             "All tokens look alike after the last block.",
             f"their mean cosine is {blocks[-1].kept['overlap']:.3f}, before the first block "
@@ -263,22 +235,19 @@ def collapse(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
         )
 
 
-@fact(
-    "router",
-    needs="pass",
-    compares="the share of tokens whose largest router output is one expert",
-    threshold="above 90 % of at least 128 tokens; fresh weights",
-    cost="F",
-    cannot="collapse that grows in training; small batches",
-)
+@fact("router", needs="pass")
 def router(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
+    """Compare the share of tokens whose largest router output is one expert.
+
+    Threshold: above 90 % of at least 128 tokens; fresh weights.
+    Cannot decide: collapse that grows in training; small batches.
+    """
     routers = [c for c in evidence.seen().calls if "load" in c.kept]
     if not routers:
         raise NotAsked("no router")
     full = [c for c in routers if c.kept["load"] > 0.9 and c.kept["tokens"] >= 128]
     if full:
         yield finding(
-            "router",
             "warning" if evidence.fresh else "note",
             [c.name for c in full],
             "The router sends almost all tokens to one expert.",
@@ -287,15 +256,13 @@ def router(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
         )
 
 
-@fact(
-    "linear pair",
-    needs="pass",
-    compares="outputs of Linear layers with inputs of others: the very same tensor",
-    threshold="the middle is wider than both ends: an MLP without its activation",
-    cost="F",
-    cannot="low-rank pairs (LoRA, latent attention), which are narrower and meant",
-)
+@fact("linear pair", needs="pass")
 def linear_pair(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
+    """Compare outputs of Linear layers with inputs of others: the very same tensor.
+
+    Threshold: the middle is wider than both ends: an MLP without its activation.
+    Cannot decide: low-rank pairs (LoRA, latent attention), which are narrower and meant.
+    """
     found = []
     for one, other in evidence.seen().pairs:
         a, b = evidence.module(one), evidence.module(other)
@@ -303,9 +270,7 @@ def linear_pair(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
         if linear and a.out_features > a.in_features and b.in_features > b.out_features:  # type: ignore[union-attr,operator]
             found.append((one, other))
     if found:
-        yield finding(
-            "linear pair",
-            "warning",
+        yield warning(
             [name for pair in found for name in pair],
             "Two Linear layers follow each other without an activation between them: together they are one.",
             f"the output of {found[0][0]} is the input of {found[0][1]}",
@@ -313,16 +278,14 @@ def linear_pair(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
         )
 
 
-@fact(
-    "layers not run",
-    needs="pass",
-    compares="the modules of every list with those that were called, in train and eval mode",
-    threshold="a member that never ran while siblings did; another order than the list's; one that ran "
-    "more often",
-    cost="F",
-    cannot="experts, layer drop (a note), early exits",
-)
+@fact("layers not run", needs="pass")
 def layers_not_run(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
+    """Compare the modules of every list with those that were called, in train and eval mode.
+
+    Threshold: a member that never ran while siblings did; another order than the list's; one that ran more
+    often.
+    Cannot decide: experts, layer drop (a note), early exits.
+    """
     seen = evidence.seen()
     if seen.error is not None:
         raise NotAsked("the pass failed")
@@ -342,7 +305,6 @@ def layers_not_run(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
         missed = [n for n in names if n not in order and n not in later]
         if ran and missed:
             yield finding(
-                "layers not run",
                 "warning" if len(missed) <= len(names) // 2 else "note",
                 missed,
                 "Layers of a stack are never called.",
@@ -350,20 +312,11 @@ def layers_not_run(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
                 "does the loop leave out the first or the last layer?",
             )
         elif len(ran) == len(names) and [order[n] for n in names] != sorted(order[n] for n in names):
-            yield finding(
-                "layers not run",
-                "note",
-                names,
-                "Layers run in another order than they stand in their list.",
-                "",
-                "",
-            )
+            yield note(names, "Layers run in another order than they stand in their list.")
         elif ran and max(counts[n] for n in ran) > min(counts[n] for n in ran):
             often = [n for n in ran if counts[n] > min(counts[m] for m in ran)]
             if len(often) <= len(ran) // 2:
-                yield finding(
-                    "layers not run",
-                    "warning",
+                yield warning(
                     often,
                     "A layer of a stack runs more often than its siblings.",
                     f"{counts[often[0]]} times, the others {min(counts[n] for n in ran)}",
@@ -371,14 +324,12 @@ def layers_not_run(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
                 )
 
 
-@fact(
-    "token share",
-    needs="pass",
-    compares="the variance that tokens and positions bring to the embedding",
-    threshold="tokens below 1 % of the sum of both: positions drown the words; fresh weights",
-    cost="F",
-)
+@fact("token share", needs="pass")
 def token_share(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
+    """Compare the variance that tokens and positions bring to the embedding.
+
+    Threshold: tokens below 1 % of the sum of both: positions drown the words; fresh weights.
+    """
     seen, alignment = evidence.seen(), evidence.alignment
     if not seen.lookups or not evidence.fresh:
         raise NotAsked("no fresh embeddings")
@@ -399,9 +350,7 @@ def token_share(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
         elif alignment is None or lookup.place == alignment.place:
             tokens += variance
     if others and tokens and tokens < 0.01 * (tokens + others):
-        yield finding(
-            "token share",
-            "warning",
+        yield warning(
             [place],
             "Positions drown the tokens in the embedding.",
             f"tokens bring {tokens / (tokens + others):.2%} of its variance",
@@ -409,21 +358,17 @@ def token_share(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
         )
 
 
-@fact(
-    "dropout",
-    needs="pass",
-    compares="the share of every dropout; random numbers drawn in eval mode",
-    threshold="more than half dropped in training; any draw in eval mode that comes from dropout",
-    cost="+1",
-    cannot="masks of a masked-word loss drawn in eval mode: a note",
-)
+@fact("dropout", needs="pass", cost="+1")
 def dropout(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
+    """Compare the share of every dropout; random numbers drawn in eval mode.
+
+    Threshold: more than half dropped in training; any draw in eval mode that comes from dropout.
+    Cannot decide: masks of a masked-word loss drawn in eval mode: a note.
+    """
     seen = evidence.seen()
     heavy = [(place, p) for place, p, active in seen.dropouts if active and p > 0.5]
     if heavy:
-        yield finding(
-            "dropout",
-            "warning",
+        yield warning(
             [place or "model" for place, _ in heavy],
             "Dropout takes most of the activations away.",
             f"p = {max(p for _, p in heavy)}",
@@ -432,26 +377,22 @@ def dropout(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
     if evidence.evaluated is not None and evidence.evaluated.error is None:
         still = [place or "model" for place, p, active in evidence.evaluated.dropouts if active and p > 0]
         if still:
-            yield finding(
-                "dropout",
-                "warning",
+            yield warning(
                 still,
                 "Dropout is active in eval mode.",
                 f"{len(still)} calls of dropout draw random numbers though model.eval() was called",
                 "pass training=self.training to F.dropout",
             )
         elif evidence.evaluated.drew and not seen.dropouts:
-            yield finding("dropout", "note", "model", "Random numbers are drawn in eval mode.", "", "")
+            yield note("model", "Random numbers are drawn in eval mode.")
 
 
-@fact(
-    "mode",
-    needs="pass",
-    compares="`training` of every module",
-    threshold="all in eval mode with dropout or batch norm inside: a warning; some of a kind: a note",
-    cost="0",
-)
+@fact("mode", needs="pass", cost="0")
 def mode(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
+    """Compare `training` of every module.
+
+    Threshold: all in eval mode with dropout or batch norm inside: a warning; some of a kind: a note.
+    """
     evidence.seen()
     if evidence.optimizer is None:
         raise NotAsked("nothing is trained")
@@ -463,7 +404,6 @@ def mode(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
     }
     if not evidence.model.training:
         yield finding(
-            "mode",
             "warning" if mattering else "note",
             list(mattering)[:8] or ["model"],
             "The model is trained in eval mode.",
@@ -474,13 +414,10 @@ def mode(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
     off = [n for n, m in mattering.items() if not m.training and _trains(m)]
     on = [n for n, m in mattering.items() if m.training]
     if off and on:
-        yield finding(
-            "mode",
-            "note",
+        yield note(
             off,
             "Some dropout or norm layers are in eval mode, others are not.",
             f"{len(off)} of {len(mattering)}",
-            "",
         )
 
 
@@ -488,51 +425,38 @@ def _trains(module: nn.Module) -> bool:
     return all(p.requires_grad for p in module.parameters())
 
 
-@fact(
-    "single sample norm",
-    needs="pass",
-    compares="the inputs of batch norms in training",
-    threshold="one value per channel: the output is the bias whatever comes in",
-    cost="F",
-)
+@fact("single sample norm", needs="pass")
 def single_sample_norm(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
+    """Compare the inputs of batch norms in training.
+
+    Threshold: one value per channel: the output is the bias whatever comes in.
+    """
     calls = [c for c in evidence.seen().calls if isinstance(c.module, nn.modules.batchnorm._BatchNorm)]
     if not calls:
         raise NotAsked("no batch norm")
     momentum: list[Any] = [c.name for c in calls if c.module.training and c.module.momentum in (0, 0.0)]
     if momentum:
-        yield finding(
-            "single sample norm",
-            "warning",
-            momentum,
-            "Batch norm never updates its statistics: its momentum is zero.",
-            "",
-            "momentum=0.1",
+        yield warning(
+            momentum, "Batch norm never updates its statistics: its momentum is zero.", "", "momentum=0.1"
         )
     group = [c.name for c in calls if c.module.training and c.shape and c.shape[0] == 2 and len(c.shape) == 2]
     if group:
-        yield finding(
-            "single sample norm", "note", group, "Batch norm over two samples gives ±1.", "", "larger batches"
-        )
+        yield note(group, "Batch norm over two samples gives ±1.", "", "larger batches")
 
 
-@fact(
-    "output scale of blocks",
-    needs="pass",
-    compares="sizes of the stream between the first and the last block",
-    threshold="more than 1e4 times, either way; fresh weights",
-    cost="F",
-)
+@fact("output scale of blocks", needs="pass")
 def output_scale(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
+    """Compare sizes of the stream between the first and the last block.
+
+    Threshold: more than 1e4 times, either way; fresh weights.
+    """
     calls = _block_calls(evidence)
     sizes = [c.kept["size"] for c in calls if c.kept.get("size", 0) > 0]
     if not evidence.fresh or len(sizes) < 3:
         raise NotAsked("the weights are trained, or there are few blocks")
     ratio = sizes[-1] / sizes[0]
     if ratio > 1e4 or ratio < 1e-4:
-        yield finding(
-            "output scale of blocks",
-            "warning",
+        yield warning(
             calls[-1].name,
             f"The stream {'explodes' if ratio > 1 else 'vanishes'} through the blocks.",
             f"its size goes from {sizes[0]:.2g} to {sizes[-1]:.2g}",
