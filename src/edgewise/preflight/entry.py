@@ -17,6 +17,7 @@ from edgewise.preflight import (  # noqa: F401  imported for their facts
     data_facts,
     flow_facts,
     gradient_facts,
+    label_facts,
     loop_facts,
     loss_facts,
     motion_facts,
@@ -191,7 +192,7 @@ def _one(fact: Fact, evidence: TrainingEvidence, report: CheckReport) -> list[Ch
 
 
 def _numbers(evidence: TrainingEvidence) -> dict[str, Any]:
-    facts = {k: v for k, v in evidence.facts.items() if k != "events"}
+    facts = dict(evidence.facts)
     facts["tensors"] = len(evidence.parameters) + sum(1 for _ in evidence.model.buffers())
     facts["state"] = evidence.state
     if evidence.steps:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import re
 from collections.abc import Callable, Iterator
@@ -44,7 +45,8 @@ class StepRecord:
     left: dict[str, Sample | None] | None = None  # gradients before the step was called
     optimizer_steps: int = 1
     backwards: int = 1
-    outside: list[str] = field(default_factory=list)  # changed though the optimizer does not hold them
+    stepped: dict[str, Sample] = field(default_factory=dict)  # weights right after the optimizer's step
+    modes: list[bool] = field(default_factory=list)  # of the model in passes with gradients
 
 
 @dataclass
@@ -80,8 +82,8 @@ class TrainingEvidence:
     reach: Tensor | None = None  # (samples, tokens): gradient of one output row per sample at each token
     reach_rows: list[int] = field(default_factory=list)
     change: dict[str, Any] = field(default_factory=dict)  # which tokens were changed in `changed`
+    events: list[list[str]] = field(default_factory=list)  # of each call of the user's step, in order
     rates_ahead: list[float] = field(default_factory=list)
-    seen_steps: int = 0
     problems: list[str] = field(default_factory=list)
     facts: dict[str, Any] = field(default_factory=dict)
     known: set[int] = field(default_factory=set)  # parameters of optimizers and further modules
@@ -322,6 +324,14 @@ def agreement(ids: Tensor, labels: Tensor, kept: Tensor, shift: int) -> float | 
         return None
     same = labels[:, low:high] == ids[:, low + shift : high + shift]
     return float(same[scored].float().mean())
+
+
+def copied(batch: Any) -> Any:
+    """A copy, so that a loss that writes into its batch does not change the user's."""
+    try:
+        return copy.deepcopy(batch)
+    except (RuntimeError, TypeError, NotImplementedError):  # tensors in a graph, open files, locks
+        return batch
 
 
 def local(tensor: Tensor) -> Tensor:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from edgewise.preflight.catalog import CheckFinding, NotAsked, Undecided, error, fact, finding, warning
 from edgewise.preflight.evidence import TrainingEvidence, parent, rms, rows_of
-from edgewise.preflight.loss_facts import tails
+from edgewise.preflight.label_facts import tails
 from edgewise.preflight.passes import outputs_of
 
 BATCH_NORMS = (nn.modules.batchnorm._BatchNorm,)
@@ -181,6 +181,9 @@ def samples_mixed(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
     start = 2 if seen.tokens else 1
     if seen.samples <= start:
         raise NotAsked("too few samples in a batch")
+    outputs = outputs_of(evidence.after_steps()[0])
+    if outputs is not None and tuple(outputs.shape[-2:]) == (seen.samples, seen.samples):
+        raise NotAsked("outputs are samples by samples: a contrastive loss")
     if not bool(seen.moved[start:].any()):
         return
     norms = [n for n, m in evidence.model.named_modules() if isinstance(m, BATCH_NORMS)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 import torch
@@ -9,14 +10,6 @@ from torch import Tensor
 
 from edgewise.preflight.catalog import CheckFinding, NotAsked, Undecided, error, fact, finding, note, warning
 from edgewise.preflight.evidence import Sample, StepRecord, TrainingEvidence, median
-
-
-def _events(evidence: TrainingEvidence) -> list[list[str]]:
-    events = evidence.facts.get("events")
-    if evidence.step is None or not events:
-        raise NotAsked("no step was given")
-    result: list[list[str]] = events
-    return result
 
 
 def _records(evidence: TrainingEvidence) -> list[StepRecord]:
@@ -45,9 +38,12 @@ def order_of_the_step(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
 
     Threshold: no backward; no optimizer step; clipping before backward; zero_grad between backward and step;
     two steps.
+    zero_grad on a gradient that no step has used.
     Cannot decide: accumulation over several calls: undecided.
     """
-    every = _events(evidence)
+    every = evidence.events
+    if not every:
+        raise NotAsked("no step was given")
     joined = [e for events in every for e in events]
     if "backward" not in joined:
         yield error(
@@ -55,6 +51,14 @@ def order_of_the_step(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
             "The step never calls backward.",
             f"it calls {', '.join(dict.fromkeys(joined)) or 'nothing'}",
             "loss.backward() before optimizer.step()",
+        )
+        return
+    if "wiped" in joined:
+        yield error(
+            "step",
+            "Gradients are thrown away: zero_grad wipes what earlier calls accumulated before any step uses it.",
+            " | ".join(" → ".join(e for e in events if e != "wiped") for events in every),
+            "call zero_grad after optimizer.step only, not for every micro-batch",
         )
         return
     if "step" not in joined:
@@ -164,7 +168,7 @@ def _compare(record: StepRecord, at: Tensor, fresh: Tensor, adam: bool) -> Check
     factor = float(at @ fresh) / own**2
     off = float((at - factor * fresh).norm()) / size
     if off < 0.15 and factor > 1.5:
-        power = abs(factor - 2 ** round(_log2(factor))) < 1e-3 * factor and factor >= 256
+        power = abs(factor - 2 ** round(math.log2(factor))) < 1e-3 * factor and factor >= 256
         return finding(
             "error" if power else "warning",
             "step",
@@ -185,10 +189,10 @@ def _compare(record: StepRecord, at: Tensor, fresh: Tensor, adam: bool) -> Check
         )
     if off < 0.15 and factor < 0.02:
         return finding(
-            "note" if adam and factor > 1e-5 else "warning",
+            "warning" if size < 0.02 and not (adam and factor > 1e-5) else "note",
             "step",
             "Clipping takes almost all of the gradient away.",
-            f"{factor:.1e} of it is left when the optimizer steps",
+            f"{factor:.1e} of it is left when the optimizer steps, a norm of {size:.2g}",
             "clip near the usual norm of the gradient (1.0)",
             factor=factor,
         )
@@ -222,18 +226,12 @@ def _uneven(record: StepRecord) -> CheckFinding | None:
     return None
 
 
-def _log2(value: float) -> float:
-    import math
-
-    return math.log2(value)
-
-
 @fact("schedule", needs="loop", cost="0")
 def schedule(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
     """Compare rates of the coming 400 steps, as the schedulers that the step calls give them.
 
-    Threshold: below 1 % of the largest within 50 steps after it; rises above 30 times the optimizer's rate;
-    negative.
+    Threshold: below 1 % of the largest within 50 steps after it; zero for more than 10 steps at the start; up
+    and down more than 20 times; below a thousandth of the given rate at the end; negative.
     Cannot decide: schedulers that the step does not call; short trainings that are meant.
     """
     records = _records(evidence)
@@ -255,6 +253,18 @@ def schedule(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
         )
         return
     if top == 0:
+        return
+    start = next(k for k, rate in enumerate(rates) if rate > 0)
+    turns = sum((b - a) * (c - b) < 0 for a, b, c in zip(rates, rates[1:], rates[2:], strict=False))
+    if start > 10 or turns > 20:
+        yield warning(
+            ["step", "optimizer"],
+            "The learning rate is zero for the first steps: the warm-up does not rise."
+            if start > 10
+            else "The learning rate swings up and down every few steps: the schedule's period is too short.",
+            f"zero for {start} steps" if start > 10 else f"it turns {turns} times in {len(rates)} steps",
+            "check the schedule: integer division, or a length in epochs that is stepped for every batch",
+        )
         return
     peak = rates.index(top)
     low = next((k for k in range(peak, len(rates)) if rates[k] < 0.01 * top), None)
@@ -278,4 +288,34 @@ def schedule(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
             "The learning rate stays below a thousandth of the one given.",
             f"{rates[-1]:.2g} after {len(rates)} steps",
             "warm-up that never ends? check its number of steps",
+        )
+
+
+@fact("update undone", needs="loop")
+def update_undone(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
+    """Compare the weights right after `optimizer.step` with those at the end of the user's step.
+
+    Threshold: what follows the optimizer's step takes back more than half of its update.
+    Cannot decide: averages that are copied back rarely (lookahead).
+    """
+    record = next((r for r in _records(evidence) if r.stepped), None)
+    if record is None:
+        raise NotAsked("no step of a torch optimizer was seen")
+    pairs = [
+        (record.stepped[n].entries.float() - b.entries.float(), record.after[n].entries.float())
+        for n, b in record.before.items()
+        if n in record.stepped and n in record.after
+    ]
+    update = torch.cat([u for u, _ in pairs])
+    ends = torch.cat(
+        [a - record.stepped[n].entries.float() for n, (_, a) in zip(record.before, pairs, strict=True)]
+    )
+    back = float(update @ ends) / max(float(update @ update), 1e-30)
+    if back < -0.5:
+        yield error(
+            ["step", "model", "optimizer"],
+            "The update is undone after the optimizer's step: other weights are copied over the new ones.",
+            f"{-back:.0%} of what the optimizer changed is taken back before the step ends",
+            "copy the weights into the average (EMA), not the average back into the model",
+            back=-back,
         )

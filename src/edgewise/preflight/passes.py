@@ -9,24 +9,18 @@
 
 from __future__ import annotations
 
-import copy
 import math
 import time
-import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
 
 from edgewise import interrupts
 from edgewise.models.state import RandomStreams
 from edgewise.preflight.evidence import (
-    Sample,
-    StepRecord,
     TrainingEvidence,
+    copied,
     is_readable,
     local,
     rms,
@@ -34,9 +28,8 @@ from edgewise.preflight.evidence import (
     token_lookups,
 )
 from edgewise.preflight.observer import Edit, Look, Observation, Observer, tensors_in
+from edgewise.preflight.real_steps import RealSteps, clear_gradients, gradients
 from edgewise.preflight.summaries import look_closely
-
-AHEAD = 400  # steps for which a scheduler is asked
 
 
 class Passes:
@@ -60,7 +53,7 @@ class Passes:
         self.step_seconds = time.perf_counter() - began
         interrupts.check()
         if evidence.optimizer is not None:
-            self._steps(steps)
+            RealSteps(evidence, self.model, self.schedulers, self.loss, self._start).run(steps)
             interrupts.check()
         if all(bool(local(p.detach()).flatten()[:64].isfinite().all()) for p in evidence.readable.values()):
             self._changed_passes()
@@ -69,7 +62,7 @@ class Passes:
     def _observe(self) -> bool:
         """Whether forward and backward ran and gave finite numbers."""
         evidence = self.evidence
-        self._clear_gradients()
+        clear_gradients(evidence)
         observer = self._observer(look=look_closely(evidence), details=True)
         seen = evidence.first = self._pass(observer)
         if seen.error is not None or seen.value is None:
@@ -89,7 +82,7 @@ class Passes:
         except Exception as error:  # noqa: BLE001  the user's model: reported as a finding
             seen.error = error
             return False
-        evidence.gradients = [self._gradients()]
+        evidence.gradients = [gradients(evidence)]
         return all(g is None or g.finite for g in evidence.gradients[0].values())
 
     def _observer(
@@ -141,188 +134,6 @@ class Passes:
         tensors = [t for t in tensors_in(output) if t.is_floating_point()]
         return torch.stack([t.float().pow(2).mean() for t in tensors]).sum()
 
-    def _clear_gradients(self) -> None:
-        for parameter in self.evidence.parameters.values():
-            parameter.grad = None
-        if self.evidence.optimizer is not None:
-            for group in self.evidence.optimizer.param_groups:
-                for parameter in group["params"]:
-                    parameter.grad = None
-
-    def _gradients(self) -> dict[str, Sample | None]:
-        return {n: None if p.grad is None else Sample(p.grad) for n, p in self.evidence.trainable.items()}
-
-    # --- real steps --------------------------------------------------------------------------------------------------
-    def _steps(self, steps: int) -> None:
-        evidence = self.evidence
-        for k in range(steps + 2):
-            if k >= steps and (evidence.step is not None or not self._sleeping()):
-                break
-            record = self._own_step(k) if evidence.step is not None else self._plain_step(k)
-            if record is not None:
-                evidence.steps.append(record)
-            evidence.seen_steps = k + 1
-            interrupts.check()
-            if record is not None and not all(sample.finite for sample in record.after.values()):
-                break
-        if evidence.step is not None and self._scheduled:
-            evidence.rates_ahead = self._rates_ahead()
-
-    _scheduled = False
-
-    def _sleeping(self) -> bool:
-        """Whether some gradient was exactly zero in every step so far, though it exists."""
-        every = self.evidence.gradients
-        return any(
-            every[0].get(n) is not None
-            and not any((g := one.get(n)) is not None and g.alive for one in every)
-            for n in self.evidence.trainable
-        )
-
-    def _plain_step(self, k: int) -> StepRecord | None:
-        evidence, optimizer = self.evidence, self.evidence.optimizer
-        value = evidence.facts["first loss"]
-        if k:
-            optimizer.zero_grad()
-            try:
-                loss = self.loss(evidence.batches[k % len(evidence.batches)])
-                loss.backward()
-            except Exception as error:  # noqa: BLE001  the user's model: reported as a finding
-                evidence.problems.append(f"step {k + 1}: {type(error).__name__}: {error}")
-                return None
-            value = float(loss.detach())
-            evidence.gradients.append(self._gradients())
-        before, first = self._weights(), not any(optimizer.state.values())
-        rates = [float(group["lr"]) for group in optimizer.param_groups if "lr" in group]
-        optimizer.step()
-        return StepRecord(k, value, evidence.gradients[-1], before, self._weights(), rates, first)
-
-    def _weights(self) -> dict[str, Sample]:
-        return {n: Sample(p) for n, p in self.evidence.parameters.items() if is_readable(p)}
-
-    def _own_step(self, k: int) -> StepRecord | None:
-        """One call of the user's step, with the gradients that its optimizer saw beside those of the loss."""
-        evidence, optimizer = self.evidence, self.evidence.optimizer
-        assert evidence.step is not None and self._start is not None
-        batch = evidence.batches[k % len(evidence.batches)]
-        fresh: dict[str, Sample | None] | None
-        if k == 0:
-            self._clear_gradients()
-            self._start.restore()
-            fresh, left = evidence.gradients[0], None
-        else:
-            left = self._gradients()
-            fresh = self._fresh_gradient(batch) if k == 1 else None
-        before, first = self._weights(), not any(optimizer.state.values())
-        rates = [float(group["lr"]) for group in optimizer.param_groups if "lr" in group]
-        at_step: list[dict[str, Sample | None]] = []
-        with self._listening(lambda: at_step.append(self._gradients())) as events:
-            try:
-                value = evidence.step(self.model, optimizer, copied(batch), k)
-            except Exception as error:  # noqa: BLE001  the user's step: reported as a finding
-                evidence.problems.append(f"step {k + 1}: {type(error).__name__}: {error}")
-                return None
-        evidence.facts.setdefault("events", []).append(list(events))
-        self._scheduled = self._scheduled or "scheduler" in events
-        number = float(value.detach().float().mean()) if torch.is_tensor(value) else math.nan
-        if isinstance(value, (int, float)):
-            number = float(value)
-        if at_step:
-            evidence.gradients.append(at_step[-1])
-        after = self._weights()
-        record = StepRecord(
-            k, number, at_step[-1] if at_step else {}, before, after, rates, first, fresh, left
-        )
-        record.optimizer_steps, record.backwards = len(at_step), events.count("backward")
-        return record
-
-    def _fresh_gradient(self, batch: Any) -> dict[str, Sample | None] | None:
-        """Gradients of the loss on this batch alone; those that are there stay."""
-        streams = RandomStreams(all_devices=torch.cuda.is_initialized())
-        kept = {n: p.grad for n, p in self.evidence.trainable.items()}
-        for parameter in self.evidence.trainable.values():
-            parameter.grad = None
-        try:
-            self.loss(batch).backward()
-            return self._gradients()
-        except Exception as error:  # noqa: BLE001  the user's model: the fact is undecided
-            self.evidence.problems.append(f"gradient of the second batch: {type(error).__name__}: {error}")
-            return None
-        finally:
-            for name, parameter in self.evidence.trainable.items():
-                parameter.grad = kept[name]
-            streams.restore()
-
-    @contextmanager
-    def _listening(self, at_step: Callable[[], None]) -> Iterator[list[str]]:
-        """The order of zero_grad, backward, clip, step and scheduler inside."""
-        optimizer, events = self.evidence.optimizer, _Events()
-        patched: list[tuple[Any, str, Any]] = []
-
-        def wrap(owner: Any, name: str, event: str, action: Callable[[], None] | None = None) -> None:
-            original = getattr(owner, name, None)
-            if original is None:
-                return
-            own = vars(owner).get(name) if hasattr(owner, "__dict__") else None
-
-            def call(*args: Any, **kwargs: Any) -> Any:
-                events.names.append(event)
-                if action is not None:
-                    action()
-                return original(*args, **kwargs)
-
-            patched.append((owner, name, own))
-            setattr(owner, name, call)
-
-        inner = (
-            optimizer
-            if isinstance(optimizer, torch.optim.Optimizer)
-            else getattr(optimizer, "optimizer", None)
-        )
-        handle = None
-        if isinstance(inner, torch.optim.Optimizer):
-
-            def hook(*_: object) -> None:
-                events.names.append("step")
-                at_step()
-
-            handle = inner.register_step_pre_hook(hook)
-        else:
-            wrap(optimizer, "step", "step", at_step)
-        wrap(optimizer, "zero_grad", "zero_grad")
-        wrap(self.model, "zero_grad", "zero_grad")
-        for scheduler in self.schedulers:
-            wrap(scheduler, "step", "scheduler")
-        for name in ("clip_grad_norm_", "clip_grad_value_"):
-            wrap(torch.nn.utils, name, "clip")
-        try:
-            with events:
-                yield events.names
-        finally:
-            if handle is not None:
-                handle.remove()
-            for owner, name, own in reversed(patched):
-                if own is None:
-                    delattr(owner, name)
-                else:
-                    setattr(owner, name, own)
-
-    def _rates_ahead(self) -> list[float]:
-        """The largest rate of the next steps, as the schedulers that the step calls give it."""
-        rates = []
-        plain = [s for s in self.schedulers if isinstance(s, torch.optim.lr_scheduler.LRScheduler)]
-        plain = [s for s in plain if not isinstance(s, torch.optim.lr_scheduler.ReduceLROnPlateau)]
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            try:
-                for _ in range(AHEAD if plain else 0):
-                    for scheduler in plain:
-                        scheduler.step()
-                    rates.append(max(float(g["lr"]) for g in self.evidence.optimizer.param_groups))
-            except Exception as error:  # noqa: BLE001  a schedule that ends: what it gave until then counts
-                self.evidence.facts["schedule ends"] = f"after {len(rates)} more steps: {error}"
-        return rates
-
     # --- changed passes ----------------------------------------------------------------------------------------------
     def _changed_passes(self) -> None:
         evidence = self.evidence
@@ -350,12 +161,13 @@ class Passes:
     def _base(self) -> Observation:
         """The pass as it is, and the gradient of one output row per sample at the tokens."""
         evidence = self.evidence
-        self._clear_gradients()
+        clear_gradients(evidence)
         with torch.enable_grad():
             seen = self._pass(self._observer(track=True))
             if seen.error is None and seen.value is not None:
                 evidence.facts["loss after"] = seen.number
                 try:
+                    self._at_outputs(seen)
                     self._reach(seen)
                 except Exception as error:  # noqa: BLE001  the influence matrix is undecided then
                     evidence.problems.append(f"influence: {type(error).__name__}: {error}")
@@ -364,8 +176,30 @@ class Passes:
         seen.value = None
         for call in seen.losses:
             call.outputs = call.outputs.detach()
-        self._clear_gradients()
+        clear_gradients(evidence)
         return seen
+
+    def _at_outputs(self, seen: Observation) -> None:
+        """What the loss asks of the logits, as a multiple of what its cross-entropy asks."""
+        call = seen.main_loss
+        if (
+            call is None
+            or call.name != "cross_entropy"
+            or not call.outputs.requires_grad
+            or seen.value is None
+        ):
+            return
+        kept = ("weight", "ignore_index", "label_smoothing")
+        options = {k: v for k, v in call.options.items() if k in kept and v is not None}
+        (own,) = torch.autograd.grad(seen.value, call.outputs, retain_graph=True, allow_unused=True)
+        outputs = call.outputs.detach().requires_grad_()
+        entropy = torch.nn.functional.cross_entropy(outputs, call.labels, **options)
+        (slope,) = torch.autograd.grad(entropy, outputs)
+        size = float((slope * slope).sum())
+        if own is not None and size > 0 and float(own.norm()) > 0:
+            share = float((own * slope).sum()) / size
+            off = float((own - share * slope).norm() / own.norm())
+            self.evidence.data["at outputs"] = (share, off, float(entropy.detach()), seen.number)
 
     def _reach(self, seen: Observation) -> None:
         evidence, call = self.evidence, seen.main_loss
@@ -496,21 +330,6 @@ class Passes:
             handle.remove()
 
 
-class _Events(TorchFunctionMode):
-    """Backward passes, in the order of the other events."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.names: list[str] = []
-
-    def __torch_function__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        if getattr(func, "__name__", "") == "backward":
-            self.names.append("backward")
-        return func(*args, **(kwargs or {}))
-
-
 def readout(evidence: TrainingEvidence) -> tuple[str, nn.Linear] | None:
     """The last Linear layer whose outputs are as many as the classes or targets of the loss."""
     call = None if evidence.first is None else evidence.first.main_loss
@@ -521,7 +340,7 @@ def readout(evidence: TrainingEvidence) -> tuple[str, nn.Linear] | None:
     for made in reversed(evidence.first.calls):
         if (
             isinstance(made.module, nn.Linear)
-            and made.shape[-1:] == (width,)
+            and (made.shape[-1:] == (width,) or math.prod(made.shape) == call.outputs.numel())
             and is_readable(made.module.weight)
         ):
             return made.name, made.module
@@ -552,14 +371,6 @@ def swapped_tokens(row: Tensor, tokens: int) -> tuple[int, int] | None:
         if int(row[i]) != int(row[i - 1]):
             return i - 1, i
     return None
-
-
-def copied(batch: Any) -> Any:
-    """A copy, so that a loss that writes into its batch does not change the user's."""
-    try:
-        return copy.deepcopy(batch)
-    except (RuntimeError, TypeError, NotImplementedError):  # tensors in a graph, open files, locks
-        return batch
 
 
 def _written_into(original: Any, copy: Any) -> int:

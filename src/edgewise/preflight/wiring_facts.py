@@ -206,7 +206,7 @@ def no_final_norm(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
             n for n, m in evidence.model.named_modules() if is_norm(m) and n not in {c.name for c in calls}
         ]
         yield finding(
-            "warning" if unused or evidence.fresh else "note",
+            "warning" if unused else "note",
             unused or [last.name],
             "The stream of a pre-norm stack reaches the readout without a final norm.",
             "no norm is called after the last block"
@@ -389,7 +389,7 @@ def dropout(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
 
 @fact("mode", needs="pass", cost="0")
 def mode(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
-    """Compare `training` of every module.
+    """Compare `training` of every module, in the passes of the user's step if there is one.
 
     Threshold: all in eval mode with dropout or batch norm inside: a warning; some of a kind: a note.
     """
@@ -402,12 +402,15 @@ def mode(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
         if isinstance(m, nn.modules.batchnorm._BatchNorm)
         or (isinstance(m, nn.modules.dropout._DropoutNd) and m.p > 0)
     }
-    if not evidence.model.training:
+    trained = [r for r in evidence.steps if r.modes]
+    inside = [r for r in trained if not any(r.modes)]
+    if inside or (not trained and not evidence.model.training):
         yield finding(
             "warning" if mattering else "note",
-            list(mattering)[:8] or ["model"],
+            [*(["step"] if inside else []), *list(mattering)[:8]] or ["model"],
             "The model is trained in eval mode.",
-            f"{len(mattering)} dropout and batch norm layers do not do what they do in training",
+            (f"in step {inside[0].index + 1}, " if inside else "")
+            + f"{len(mattering)} dropout and batch norm layers do not do what they do in training",
             "model.train() before the loop, and after every evaluation",
         )
         return
