@@ -6,8 +6,8 @@ not tell, and `NotAsked` if what it needs was not given; a fact that yields noth
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -123,3 +123,129 @@ def table() -> str:
         for f in sorted(FACTS.values(), key=lambda f: [*NEEDS].index(f.needs))
     ]
     return head + "\n".join(rows) + "\n"
+
+
+# --- causes before consequences ---
+GROUPS = {
+    "BROKEN": "loss not finite, gradient not finite, does not run, loss rises, first loss, empty attention row",
+    "MOTION": "nothing moves, rounded away, update ratio, loss rises, eps, uphill",
+    "GRADIENTS": "dead, no gradient, influence without gradient, source not seen, past not seen",
+}
+# A cause and the kinds that follow from it; earlier causes win.
+TABLE = """
+no numbers: BROKEN
+not finite: BROKEN, GRADIENTS, nothing moves, rounded away, update ratio, eps, uphill, collapse, constant
+  output
+never written: BROKEN, GRADIENTS, router, constant output, norm eps, collapse, unlike siblings, weight
+  scale, sharp attention, update ratio, initialization
+order of the step: MOTION, does not run, gradient at the step, dead, no gradient, rate zero, constant
+  output, wiped
+schedule: rate zero, update ratio, nothing moves, loss rises
+update undone: nothing moves, update ratio, moved without gradient, rounded away
+data: BROKEN, nothing moves, rounded away, update ratio, eps, uphill, target scale, gradient through
+  depth, norm eps, labels, padding in the loss, same samples
+outliers: unlike siblings, untrained among trained, sharp attention, first loss, collapse, initialization
+rows: first loss, loss rises
+symmetric: copies, dead, equal heads, collapse, constant output, initialization, past not seen, weight
+  scale, first loss, eps, update ratio, linear pair
+tie: copies, initialization
+shared: copies, initialization, layers not run
+recipe: initialization, unlike siblings, first loss
+norm size: norm eps, update ratio, collapse, equal heads
+weight scale: norm eps, equal heads, unlike siblings, gradient through depth, output scale of blocks,
+  first loss, sharp attention, update ratio, collapse, initialization, skip, token share, loss rises
+silent norm: GRADIENTS, equal heads, router, constant output, norm eps, collapse, layers not run, unlike
+  siblings, initialization, skip
+empty attention row: loss not finite, gradient not finite, attention rows, loss rises, past not seen
+rate scale: MOTION, groups, decay, constant output, collapse
+gradient at the step: MOTION, dead, no gradient, constant output
+rate zero: nothing moves, dead, update ratio
+not in the optimizer: nothing moves, optimizer elsewhere, dead, groups, update undone
+not in the model: not in the optimizer, no gradient
+uphill: loss rises
+loss and cross-entropy: loss rises, update ratio, uphill
+decay: loss rises, update ratio, rows decay, uphill
+momentum: update ratio, loss rises, eps
+groups: update ratio, loss rises
+eps: update ratio, nothing moves
+update ratio: loss rises, nothing moves, constant output
+half precision: rounded away, nothing moves, loss rises, eps, gradient not finite, update ratio
+rounded away: update ratio, nothing moves, eps
+weak mask: leak, attention rows
+softmax axis: leak, attention rows, past not seen, samples mixed, own token not seen
+scores of tokens: samples mixed, leak, past not seen, own token not seen
+attention rows: leak
+norm axis: leak, samples mixed
+samples mixed: leak, own token not seen
+leak: samples mixed, padding is seen, own token not seen, order not seen, tokens see others
+label offset: own token not seen, first loss, padding in the loss, leak, loss and cross-entropy
+labels: first loss, loss rises, loss and cross-entropy, bounded outputs, padding in the loss, label offset
+bounded outputs: loss rises, first loss, gradient through depth, dead, constant output, labels
+past not seen: order not seen, dead, own token not seen, no gradient
+positions: order not seen, dead
+layers not run: no gradient, no final norm, gradient through depth
+no gradient: source not seen, influence without gradient, past not seen, dead, order not seen, nothing
+  moves
+source not seen: no gradient, dead, constant output
+constant output: past not seen, order not seen, dead, collapse, no gradient
+target scale: first loss, loss rises, update ratio, gradient at the step
+class axis: first loss, leak, samples mixed, label offset, labels
+copies: initialization
+unlike siblings: norm eps, collapse, initialization, gradient through depth, skip, sharp attention, update
+  ratio, first loss, output scale of blocks
+skip: gradient through depth, collapse, output scale of blocks, no final norm, norm on the skip, past not
+  seen
+norm on the skip: no final norm, skip
+norm eps: gradient through depth, update ratio
+sharp attention: gradient through depth, collapse
+dropout: loss rises, gradient at the step
+mode: dropout
+padding is seen: empty attention row
+"""
+
+
+def _parsed(text: str) -> dict[str, tuple[str, ...]]:
+    for name, kinds in GROUPS.items():
+        text = text.replace(name, kinds)
+    rows = (line.split(": ") for line in text.replace("\n  ", " ").strip().splitlines())
+    return {cause: tuple(kinds.split(", ")) for cause, kinds in rows}
+
+
+FOLLOWS = _parsed(TABLE)
+
+
+def tidy(findings: Iterable[CheckFinding]) -> list[CheckFinding]:
+    """Join findings of one kind and severity, fold consequences, and put the worst first.
+
+    A finding at least as severe as a consequence takes it under `follows`; a note never explains a warning.
+    """
+    joined: dict[tuple[str, str, str], CheckFinding] = {}
+    for item in findings:
+        key = (item.kind, item.severity, item.sentence)
+        if key in joined:
+            places = tuple(dict.fromkeys((*joined[key].places, *item.places)))
+            joined[key] = replace(joined[key], places=places)
+        else:
+            joined[key] = item
+    rest = list(joined.values())
+    order = list(FOLLOWS)
+    rest.sort(key=lambda f: order.index(f.kind) if f.kind in order else len(order))
+    kept: list[CheckFinding] = []
+    folded: set[int] = set()
+    for cause in rest:
+        if id(cause) in folded or cause.severity == "note":
+            continue
+        consequences = [
+            f
+            for f in rest
+            if f is not cause
+            and id(f) not in folded
+            and f.kind in FOLLOWS.get(cause.kind, ())
+            and f.kind != cause.kind
+        ]
+        folded |= {id(f) for f in consequences}
+        kinds = tuple(dict.fromkeys(f.kind for f in consequences if f.severity != "note"))
+        worst = min([cause.severity, *(f.severity for f in consequences)], key=SEVERITIES.index)
+        kept.append(replace(cause, follows=kinds, severity=worst))
+    kept += [f for f in rest if f.severity == "note" and id(f) not in folded]
+    return sorted(kept, key=lambda f: SEVERITIES.index(f.severity))

@@ -27,8 +27,7 @@ from edgewise.preflight import (  # noqa: F401  imported for their facts
     tensor_facts,
     wiring_facts,
 )
-from edgewise.preflight.catalog import FACTS, CheckFinding, Fact, NotAsked, Undecided
-from edgewise.preflight.causes import tidy
+from edgewise.preflight.catalog import FACTS, CheckFinding, Fact, NotAsked, Undecided, tidy
 from edgewise.preflight.check_report import CheckReport
 from edgewise.preflight.evidence import TrainingEvidence
 from edgewise.preflight.passes import Passes
