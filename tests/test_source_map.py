@@ -19,7 +19,7 @@ IDEAS = {
     "synthetic": "rehearsal/training_batches.py",
     "constant answer": "rehearsal/baseline.py",
     "Dask": "study/workers.py",
-    "IMDb": "study/tasks/imdb.py",
+    "CIFAR-10": "study/tasks.py",
     "Lightning": "integrations/lightning.py",
 }
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from edgewise.study.tasks.base import Task
+from edgewise.study.tasks import Task
 
 
 class Network(nn.Module):

@@ -11,8 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import edgewise
-from edgewise.study.tasks import byte_text, digits
-from edgewise.study.tasks.base import Task
+from edgewise.study.tasks import Task, byte_text, digits
 
 TOKENS = 24
 SYMBOLS = 28  # a to z, space, everything else

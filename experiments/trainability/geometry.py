@@ -15,7 +15,7 @@ from edgewise.arrays import Array
 from edgewise.judgement.outcome import forgotten
 from edgewise.nouns.trace import Trace
 from edgewise.probe.measure import measure
-from edgewise.study.tasks.base import Task
+from edgewise.study.tasks import Task
 from edgewise.study.train import seeded
 from edgewise.verbs import predict
 

@@ -17,7 +17,7 @@ from torch.nn import functional as F
 from edgewise.nets import build as network_of
 from edgewise.nouns.architecture import transformer
 from edgewise.study import tasks
-from edgewise.study.tasks.base import Task
+from edgewise.study.tasks import Task
 
 from .starts import READOUT_GAIN
 

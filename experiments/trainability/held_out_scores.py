@@ -16,7 +16,7 @@ from edgewise.errors import BadInput
 from edgewise.nouns.architecture import Architecture, transformer
 from edgewise.nouns.perceptron import Perceptron
 from edgewise.nouns.trace import Trace
-from edgewise.study.tasks.base import Task
+from edgewise.study.tasks import Task
 
 from .koopman import near_unit_share, streams_of
 

@@ -14,7 +14,7 @@ from edgewise.errors import BadInput
 from edgewise.nets import Transformer
 from edgewise.nets import build as network_of
 from edgewise.nouns.architecture import Architecture, transformer
-from edgewise.study.tasks.base import Task
+from edgewise.study.tasks import Task
 
 Knobs = dict[str, Any]
 DEPTHS = (8, 12, 18)

@@ -15,10 +15,11 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from edgewise.laboratory.factorization import Factorization, flat, whitened
 from edgewise.laboratory.regression import StructureAware, gaussian_start, random_problem, spectral_start
 from edgewise.present import Curve, Panel, Sheet
 from edgewise.study import Claim, Result
+
+from .factorization import Factorization, flat, whitened
 
 TOLERANCE = 0.0002  # of the largest number in an entry; seeds scatter by 0.0024 or more
 STEPS = (0.03, 0.1, 0.3)  # η as a share of 1/‖M̃‖

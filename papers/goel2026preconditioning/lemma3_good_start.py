@@ -12,10 +12,11 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from edgewise.laboratory.factorization import Factorization
 from edgewise.laboratory.regression import gaussian_start, random_problem, spectral_start
 from edgewise.present import Curve, Panel, Sheet
 from edgewise.study import Claim, Result
+
+from .factorization import Factorization
 
 TOLERANCE = 0.0001  # of the largest number in an entry; deterministic, or one seed: rounding alone
 SIZES = {"full": (20, 40, 80, 160, 320, 640, 1280, 2560, 5120, 10240), "small": (20, 80, 320)}

@@ -15,10 +15,11 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from edgewise.laboratory.factorization import Factorization, flat, nearest_stationary
 from edgewise.laboratory.regression import Parameters, random_problem
 from edgewise.present import Curve, Panel, Sheet
 from edgewise.study import Claim, Result
+
+from .factorization import Factorization, flat, nearest_stationary
 
 TOLERANCE = 0.003  # of the largest number in an entry; seeds scatter by 0.033 or more
 CONDITIONS = (1.0, 100.0)

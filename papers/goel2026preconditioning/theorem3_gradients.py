@@ -13,10 +13,11 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from edgewise.arrays import Array
-from edgewise.laboratory.factorization import flat
 from edgewise.laboratory.regression import Parameters, SoftmaxRegression, covariance_root, random_problem
 from edgewise.present import Curve, Panel, Sheet
 from edgewise.study import Claim, Result
+
+from .factorization import flat
 
 TOLERANCE = 0.006  # of the largest number in an entry; seeds scatter by 0.06 or more
 SIZES = {"full": (50, 100, 200, 400, 800), "small": (20, 40)}

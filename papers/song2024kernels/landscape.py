@@ -14,8 +14,8 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from edgewise.study import Claim, Result
-from edgewise.study.tasks.imdb import imdb
 
+from .imdb import imdb
 from .landscape_arms import ARMS, held_out_loss, surveyed, trained
 from .landscape_figure import pictures
 from .report import Difference

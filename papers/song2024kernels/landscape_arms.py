@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from edgewise import landscape
 from edgewise.study import rounded
-from edgewise.study.tasks.base import Task
+from edgewise.study.tasks import Task
 from edgewise.study.train import seeded, train, trapezoid
 
 from .encoder import Encoder, use

@@ -14,8 +14,7 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from edgewise.laboratory.kernel_layer import random_layer
-from edgewise.laboratory.kernel_theorems import descend_queries
+from edgewise.laboratory.kernel_theorems import descend_queries, random_layer
 from edgewise.present import Curve, Panel, Sheet
 from edgewise.study import Claim, Result, rounded, select
 

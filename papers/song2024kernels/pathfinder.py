@@ -17,10 +17,10 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from edgewise.study import Claim, Result, rounded
-from edgewise.study.tasks.base import Task
-from edgewise.study.tasks.pathfinder import Pathfinder, pathfinder
+from edgewise.study.tasks import Task
 
 from .figures import one_stage_figure
+from .pathfinder_images import Pathfinder, pathfinder
 from .report import one_stage_claims, plateau_claim, scale_of
 from .training import two_stages
 

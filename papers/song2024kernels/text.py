@@ -11,9 +11,9 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from edgewise.study import Claim, Result
-from edgewise.study.tasks.imdb import imdb
 
 from .figures import two_stage_figure
+from .imdb import imdb
 from .report import one_stage_claims, scale_of, swap_claims
 from .training import by_length, two_stages
 

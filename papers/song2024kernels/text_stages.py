@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from edgewise.study import Claim, Result
-from edgewise.study.tasks.imdb import imdb
 
 from . import text
+from .imdb import imdb
 from .landscape import smoother
 from .landscape_arms import surveyed
 from .pathfinder_stages import networks

@@ -12,8 +12,7 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from edgewise.laboratory.kernel_layer import random_layer
-from edgewise.laboratory.kernel_theorems import check_theorem1, descend
+from edgewise.laboratory.kernel_theorems import check_theorem1, descend, random_layer
 from edgewise.present import Curve, Panel, Sheet
 from edgewise.study import Claim, Result, rounded, select
 

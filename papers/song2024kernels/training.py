@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from edgewise.study import rounded
-from edgewise.study.tasks.base import Task
+from edgewise.study.tasks import Task
 from edgewise.study.train import TrainingRun, seeded, thinned, train, trapezoid
 
 from .encoder import Encoder, use

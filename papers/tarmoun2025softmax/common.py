@@ -11,8 +11,7 @@ import torch
 from torch import Tensor
 
 from edgewise import softmax_jacobian as jacobian
-from edgewise.laboratory.prompt_attention import PromptAttention
-from edgewise.laboratory.prompt_teacher import log_mean_ratio
+from edgewise.laboratory.prompt_attention import PromptAttention, log_mean_ratio
 from edgewise.study import Result
 
 

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from matplotlib.figure import Figure
 
-from edgewise.laboratory.condition_bounds import ConditionBounds, condition_bounds, random_cases
+from edgewise.laboratory.replicator import ConditionBounds, condition_bounds, random_cases
 from edgewise.present import Curve, Panel, Sheet
 from edgewise.study import Claim, Result, rounded
 

@@ -17,13 +17,13 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from edgewise.laboratory.descent import flow
-from edgewise.laboratory.prompt_heads import PromptHeads, block_jacobian, interaction
-from edgewise.laboratory.prompt_teacher import teacher_student
+from edgewise.laboratory.prompt_attention import teacher_student
 from edgewise.laboratory.replicator import prompt_flow
 from edgewise.present import Curve, Panel, Sheet
 from edgewise.study import Claim, Result, over_seeds, rounded, select
 
 from .common import below, decided, finals, seeds_of, thinned
+from .prompt_heads import PromptHeads, block_jacobian, interaction
 
 TOLERANCE = 0.009  # of the largest number in an entry; seeds scatter by 0.087 or more
 SHARED = (0.0, 0.1, 0.3, 1.0)  # how much of one head's output the others write to as well

@@ -16,11 +16,18 @@ import torch
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from edgewise.laboratory.convex_losses import LOSSES, ConvexLoss, fitted, risk, risk_gradients, row_slope
 from edgewise.laboratory.descent import flow
-from edgewise.laboratory.prompt_attention import PromptAttention
-from edgewise.laboratory.prompt_teacher import teacher_student
-from edgewise.laboratory.prompt_theorem import certificate
+from edgewise.laboratory.prompt_attention import (
+    LOSSES,
+    ConvexLoss,
+    PromptAttention,
+    certificate,
+    fitted,
+    risk,
+    risk_gradients,
+    row_slope,
+    teacher_student,
+)
 from edgewise.laboratory.replicator import coupled
 from edgewise.present import Curve, Panel, Sheet
 from edgewise.study import Claim, Result, rounded, select

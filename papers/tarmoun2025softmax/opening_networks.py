@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from edgewise.study import tasks
-from edgewise.study.tasks.base import Task
+from edgewise.study.tasks import Task
 
 WIDTH, HEADS, BYTES = 32, 4, 64
 Pair = tuple[Tensor, Tensor]

@@ -17,9 +17,13 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from edgewise.laboratory import descent
-from edgewise.laboratory.prompt_attention import PromptAttention, largest_curvature
-from edgewise.laboratory.prompt_teacher import log_mean_ratio, teacher_student
-from edgewise.laboratory.prompt_theorem import certificate
+from edgewise.laboratory.prompt_attention import (
+    PromptAttention,
+    certificate,
+    largest_curvature,
+    log_mean_ratio,
+    teacher_student,
+)
 from edgewise.present import Curve, Panel, Sheet
 from edgewise.study import Claim, Result, recorded_results, select
 

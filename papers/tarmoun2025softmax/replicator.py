@@ -17,15 +17,18 @@ from matplotlib.figure import Figure
 from edgewise.laboratory.descent import flow
 from edgewise.laboratory.prompt_attention import PromptAttention
 from edgewise.laboratory.replicator import (
+    Standing,
+    Stationary,
     coherence,
     coupled,
     decoupled,
     follow,
+    judge_point,
+    missing_entries,
     orthogonal_keys,
     output_slope,
     prompt_flow,
 )
-from edgewise.laboratory.stationary import Standing, Stationary, judge_point, missing_entries
 from edgewise.present import Curve, Marker, Panel, Sheet
 from edgewise.study import Claim, Result, over_seeds, rounded, select
 

@@ -15,8 +15,7 @@ import torch
 from matplotlib.figure import Figure
 
 from edgewise.laboratory import descent
-from edgewise.laboratory.prompt_attention import PromptAttention
-from edgewise.laboratory.prompt_teacher import prompt_of_ratio
+from edgewise.laboratory.prompt_attention import PromptAttention, prompt_of_ratio
 from edgewise.present import Curve, Panel, Sheet
 from edgewise.study import Claim, Result, select
 

@@ -15,7 +15,7 @@ import torch
 from matplotlib.figure import Figure
 
 from edgewise.laboratory import descent
-from edgewise.laboratory.prompt_teacher import teacher_student
+from edgewise.laboratory.prompt_attention import teacher_student
 from edgewise.present import Curve, Panel, Sheet
 from edgewise.study import Claim, Result, select
 

@@ -16,8 +16,7 @@ import torch
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from edgewise.laboratory.prompt_attention import PromptAttention
-from edgewise.laboratory.prompt_teacher import teacher_student
+from edgewise.laboratory.prompt_attention import PromptAttention, teacher_student
 from edgewise.present import Curve, Panel, Sheet
 from edgewise.study import Claim, Result, rounded, select
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from edgewise.cli.main import run
-from edgewise.study.tasks.images import digits
+from edgewise.study.tasks import digits
 
 MODEL = """
 from torch import nn

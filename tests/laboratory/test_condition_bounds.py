@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from edgewise.laboratory.condition_bounds import condition_bounds, random_cases
+from edgewise.laboratory.replicator import condition_bounds, random_cases
 from edgewise.softmax_jacobian import helmert, tangent_hessian
 
 

@@ -5,10 +5,17 @@ from __future__ import annotations
 import pytest
 import torch
 
-from edgewise.laboratory.convex_losses import LOSSES, SQUARED, fitted, risk, risk_gradients, row_slope
-from edgewise.laboratory.prompt_attention import PromptAttention
-from edgewise.laboratory.prompt_teacher import teacher_student
-from edgewise.laboratory.prompt_theorem import certificate
+from edgewise.laboratory.prompt_attention import (
+    LOSSES,
+    SQUARED,
+    PromptAttention,
+    certificate,
+    fitted,
+    risk,
+    risk_gradients,
+    row_slope,
+    teacher_student,
+)
 
 
 @pytest.mark.parametrize("name", LOSSES)

@@ -6,14 +6,15 @@ import pytest
 import torch
 
 from edgewise.errors import BadInput
-from edgewise.laboratory.kernel_layer import KernelLayer, random_layer
 from edgewise.laboratory.kernel_theorems import (
+    KernelLayer,
     check_theorem2,
     descend,
     descend_queries,
     jacobian,
     largest_step,
     query_gradient,
+    random_layer,
 )
 
 KERNELS = ("softmax", "gaussian")

@@ -8,14 +8,15 @@ import pytest
 import torch
 
 from edgewise.errors import BadInput
-from edgewise.laboratory.kernel_layer import KernelLayer, random_layer
 from edgewise.laboratory.kernel_theorems import (
+    KernelLayer,
     Theorem1,
     check_theorem1,
     check_theorem2,
     descend,
     jacobian,
     output_range,
+    random_layer,
 )
 
 KERNELS = ("softmax", "gaussian")

@@ -11,8 +11,14 @@ from torch import Tensor
 
 from edgewise import BadInput
 from edgewise.laboratory import descent
-from edgewise.laboratory.prompt_attention import PromptAttention, hessian_product, largest_curvature
-from edgewise.laboratory.prompt_teacher import TeacherStudent, log_mean_ratio, teacher_student
+from edgewise.laboratory.prompt_attention import (
+    PromptAttention,
+    TeacherStudent,
+    hessian_product,
+    largest_curvature,
+    log_mean_ratio,
+    teacher_student,
+)
 
 
 def small(outputs: int = 1, seed: int = 0) -> TeacherStudent:

@@ -9,9 +9,17 @@ import torch
 
 from edgewise import BadInput
 from edgewise.laboratory.descent import descend, gradient_descent
-from edgewise.laboratory.prompt_attention import PromptAttention, largest_curvature
-from edgewise.laboratory.prompt_teacher import TeacherStudent, log_ratios, teacher_student
-from edgewise.laboratory.prompt_theorem import attention_slopes, certificate, diameters, output_curvatures
+from edgewise.laboratory.prompt_attention import (
+    PromptAttention,
+    TeacherStudent,
+    attention_slopes,
+    certificate,
+    diameters,
+    largest_curvature,
+    log_ratios,
+    output_curvatures,
+    teacher_student,
+)
 
 
 def weak_keys(scale: float, seed: int = 0, samples: int = 6) -> TeacherStudent:

@@ -6,8 +6,7 @@ import pytest
 import torch
 
 from edgewise.laboratory.descent import flow
-from edgewise.laboratory.prompt_attention import PromptAttention
-from edgewise.laboratory.prompt_teacher import teacher_student
+from edgewise.laboratory.prompt_attention import PromptAttention, teacher_student
 from edgewise.laboratory.replicator import (
     coherence,
     coupled,

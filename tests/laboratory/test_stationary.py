@@ -6,8 +6,7 @@ import pytest
 import torch
 
 from edgewise import BadInput
-from edgewise.laboratory.replicator import decoupled, follow
-from edgewise.laboratory.stationary import Standing, judge_point, missing_entries
+from edgewise.laboratory.replicator import Standing, decoupled, follow, judge_point, missing_entries
 
 
 def quadratic(n: int, seed: int, shift: float = 1.0) -> torch.Tensor:

@@ -12,7 +12,7 @@ import torch
 from scipy import stats
 
 from edgewise.study import load_recipe
-from edgewise.study.tasks.base import Task
+from edgewise.study.tasks import Task
 
 FOLDER = Path(__file__).parents[2] / "papers" / "song2024kernels"
 TEXT = load_recipe(FOLDER / "text.py").module

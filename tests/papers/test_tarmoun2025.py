@@ -8,7 +8,7 @@ from types import ModuleType
 import pytest
 import torch
 
-from edgewise.laboratory.prompt_teacher import teacher_student
+from edgewise.laboratory.prompt_attention import teacher_student
 from edgewise.study import load_recipe
 
 FOLDER = Path(__file__).parents[2] / "papers" / "tarmoun2025softmax"

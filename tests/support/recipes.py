@@ -1,8 +1,12 @@
-"""Tiny recipes written to a folder, so that tests can change one function and leave the others."""
+"""Tiny recipes written to a folder, so that tests can change one function; modules beside a recipe of ours."""
 
 from __future__ import annotations
 
+from importlib import import_module
 from pathlib import Path
+from typing import Any
+
+from edgewise.study import load_recipe
 
 PARTS = {
     "head": (
@@ -33,3 +37,9 @@ def write_recipe(folder: Path, name: str = "figure1.py", **changed: str) -> Path
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("\n".join({**PARTS, **changed}.values()))
     return path
+
+
+def neighbor(recipe: str, name: str) -> Any:
+    """A module beside a recipe of this repository, as the recipe itself imports it."""
+    package = load_recipe(Path(__file__).parents[2] / recipe).module.__package__
+    return import_module(f"{package}.{name}")

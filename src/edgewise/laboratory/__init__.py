@@ -10,33 +10,41 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from edgewise.laboratory.condition_bounds import ConditionBounds
     from edgewise.laboratory.descent import LeastSquares
-    from edgewise.laboratory.kernel_layer import KernelLayer, random_layer
-    from edgewise.laboratory.kernel_theorems import check_theorem1, check_theorem2, descend_queries
-    from edgewise.laboratory.prompt_attention import PromptAttention
-    from edgewise.laboratory.prompt_teacher import TeacherStudent, teacher_student
-    from edgewise.laboratory.prompt_theorem import Certificate, certificate
+    from edgewise.laboratory.kernel_theorems import (
+        KernelLayer,
+        check_theorem1,
+        check_theorem2,
+        descend_queries,
+        random_layer,
+    )
+    from edgewise.laboratory.prompt_attention import (
+        Certificate,
+        PromptAttention,
+        TeacherStudent,
+        certificate,
+        teacher_student,
+    )
     from edgewise.laboratory.regression import (
         SoftmaxRegression,
         StructureAware,
         gaussian_start,
         random_problem,
     )
-    from edgewise.laboratory.stationary import judge_point
+    from edgewise.laboratory.replicator import ConditionBounds, judge_point
 
 # Names are fetched when first used: no room above needs torch and scipy before a model is asked for.
 _HOMES = {
     "PromptAttention": "prompt_attention",
-    "TeacherStudent": "prompt_teacher",
-    "teacher_student": "prompt_teacher",
-    "Certificate": "prompt_theorem",
-    "certificate": "prompt_theorem",
-    "judge_point": "stationary",
-    "ConditionBounds": "condition_bounds",
+    "TeacherStudent": "prompt_attention",
+    "teacher_student": "prompt_attention",
+    "Certificate": "prompt_attention",
+    "certificate": "prompt_attention",
+    "judge_point": "replicator",
+    "ConditionBounds": "replicator",
     "LeastSquares": "descent",
-    "KernelLayer": "kernel_layer",
-    "random_layer": "kernel_layer",
+    "KernelLayer": "kernel_theorems",
+    "random_layer": "kernel_theorems",
     "check_theorem1": "kernel_theorems",
     "check_theorem2": "kernel_theorems",
     "descend_queries": "kernel_theorems",

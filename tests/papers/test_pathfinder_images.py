@@ -7,15 +7,16 @@ import pytest
 from scipy import ndimage
 
 from edgewise.errors import BadInput
-from edgewise.study.tasks.pathfinder import (
-    Curves,
-    Look,
-    best_window,
-    draw_curves,
-    pathfinder,
-    render,
-    samples,
+from tests.support.recipes import neighbor
+
+_module = neighbor("papers/song2024kernels/pathfinder.py", "pathfinder_images")
+Curves, Look, best_window, draw_curves = (
+    _module.Curves,
+    _module.Look,
+    _module.best_window,
+    _module.draw_curves,
 )
+pathfinder, render, samples = _module.pathfinder, _module.render, _module.samples
 
 
 @pytest.fixture(scope="module")

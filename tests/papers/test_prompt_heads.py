@@ -6,7 +6,11 @@ import pytest
 import torch
 
 from edgewise.errors import BadInput
-from edgewise.laboratory.prompt_heads import PromptHeads, block_jacobian, interaction, row_values
+from tests.support.recipes import neighbor
+
+_module = neighbor("papers/tarmoun2025softmax/heads.py", "prompt_heads")
+PromptHeads, block_jacobian = _module.PromptHeads, _module.block_jacobian
+interaction, row_values = _module.interaction, _module.row_values
 
 
 def problem(

@@ -5,13 +5,16 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 import torch
 
 from edgewise.errors import BadInput
-from edgewise.study.tasks import imdb as loader
-from edgewise.study.tasks.imdb import imdb
+from tests.support.recipes import neighbor
+
+loader = neighbor("papers/song2024kernels/text.py", "imdb")
+imdb = loader.imdb
 
 WORDS = ("bad", "good")  # of negative and of positive reviews
 
@@ -39,7 +42,7 @@ def home(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def decoded(found: loader.Imdb, row: torch.Tensor) -> list[str]:
+def decoded(found: Any, row: torch.Tensor) -> list[str]:
     names = ("", "?", *found.vocabulary)
     return [names[k] for k in row.tolist() if k]
 
