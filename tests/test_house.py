@@ -272,10 +272,10 @@ ROOMS = {
     "audit": Room(5, 900, 0.86, 0.12, 4),
     "cli": Room(15, 3000, 0.82, 0.27, 3),
     "critical": Room(5, 1080, 0.82, 0.19, 1),  # with vector_field and perceptron_maps, which were verbs
-    "explorer": Room(16, 3600, 0.78, 0.07, 3),
+    "explorer": Room(11, 3040, 0.61, 0.04, 0),
     "integrations": Room(4, 400, 0.89, 2.03, 3),
     "judgement": Room(7, 1700, 0.65, 0.15, 6),
-    "laboratory": Room(13, 2050, 0.71, 0.01, 2),
+    "laboratory": Room(5, 1630, 0.51, 0.01, 1),
     "landscape": Room(9, 1900, 0.80, 0.21, 4),
     "models": Room(81, 15300, 0.76, 0.40, 47),
     # 28: operations, facts, differential, trials, examination and watched_steps are new ideas (issues 32, 35).
@@ -290,15 +290,15 @@ ROOMS = {
     "repair": Room(17, 3300, 0.69, 0.18, 13),
     "softmax_jacobian": Room(3, 450, 0.52, 0.01, 0),
     "stability": Room(2, 300, 0.52, 0.01, 0),
-    "study": Room(15, 3100, 0.81, 0.19, 3),
+    "study": Room(10, 2300, 0.78, 0.19, 0),
     "theory": Room(27, 5550, 0.64, 0.06, 7),
 }
 WHOLE = {  # in brackets the goal
-    "modules": 325,  # (250, and what preflight needs)
-    "lines": 69500,  # (49,000, and what preflight needs)
-    "one importer": 86,  # (40)
-    "class names in several files": 28,  # (0)
-    "file stems several times": 21,  # (6)
+    "modules": 300,  # (250, and what preflight needs)
+    "lines": 68500,  # (49,000, and what preflight needs)
+    "one importer": 80,  # (40)
+    "class names in several files": 24,  # (0)
+    "file stems several times": 18,  # (6)
     "private used once, per cent": 69,  # (50)
     "Any per hundred functions": 23,  # (10)
     "docstrings that begin as a question": 174,  # (0)
@@ -343,7 +343,7 @@ def test_the_whole_keeps_its_numbers() -> None:
         "class names in several files": len(house().shared_class_names),
         "file stems several times": len(house().shared_stems),
         "private used once, per cent": 100 * house().used_once(),
-        "Any per hundred functions": 23 * house().any_per_function(),
+        "Any per hundred functions": 100 * house().any_per_function(),
         "docstrings that begin as a question": house().questions(),
         "fmt: skip": house().count("fmt: skip"),
         "import_module": house().count("import_module("),

@@ -20,8 +20,14 @@ from edgewise.present import wording
 fastapi_client = pytest.importorskip("fastapi.testclient", reason="the extra `explore` is not installed")
 
 from edgewise.explorer import requests  # noqa: E402
-from edgewise.explorer.serve import LARGEST_BODY, RequestGuard, _listener, allowed_hosts, serve  # noqa: E402
-from edgewise.explorer.server import application  # noqa: E402
+from edgewise.explorer.server import (  # noqa: E402
+    LARGEST_BODY,
+    RequestGuard,
+    _listener,
+    allowed_hosts,
+    application,
+    serve,
+)
 
 AXES = {
     "x": {"knob": "mlp_in_gain", "low": 0.1, "high": 2},
@@ -244,5 +250,6 @@ def test_without_the_extra_its_name_is_told(
     from edgewise.cli.main import run
 
     monkeypatch.setitem(sys.modules, "uvicorn", None)
+    monkeypatch.delitem(sys.modules, "edgewise.explorer.server")  # it has imported it already
     assert run(["explore", "--port", "0"]) == 64
     assert 'pip install "edgewise[explore]"' in capsys.readouterr().err

@@ -12,22 +12,22 @@ import edgewise
 
 pytest.importorskip("fastapi", reason="the extra `explore` is not installed")
 
-from edgewise.explorer import flow
-from edgewise.explorer.flow import FlowRequest, answer, plain_block
+from edgewise.explorer import flows
+from edgewise.explorer.flows import FlowRequest, flow_answer, plain_block
 from tests.support.yardstick import slowness
 
 
 def asked(**wanted: Any) -> dict[str, Any]:
-    return answer(FlowRequest.model_validate(wanted))
+    return flow_answer(FlowRequest.model_validate(wanted))
 
 
 def test_arrows_paths_and_points_are_those_of_vector_field() -> None:
     drawn = asked(knobs={"mlp_in_gain": 3.0}, start={"norm": 4.0, "overlap": 0.5})
     network = plain_block().replace(mlp_in_gain=3.0)
     low, high = drawn["extent"]
-    across, up = flow.GRID
+    across, up = flows.GRID
     field = edgewise.critical.vector_field(
-        network, norms=(low, high, across), overlaps=(0.0, 1 - 1e-9, up), starts=flow.STARTS
+        network, norms=(low, high, across), overlaps=(0.0, 1 - 1e-9, up), starts=flows.STARTS
     )
     np.testing.assert_allclose(drawn["arrows"][0], field.d_log_norm.ravel(), rtol=1e-3, atol=1e-6)
     np.testing.assert_allclose(drawn["arrows"][1], field.d_overlap.ravel(), rtol=1e-3, atol=1e-6)
@@ -65,7 +65,7 @@ def test_an_answer_takes_less_than_a_fifth_of_a_second() -> None:
     times = []
     for _ in range(4):  # the first fills caches
         began = time.process_time()
-        answer(wanted)
+        flow_answer(wanted)
         times.append(time.process_time() - began)
     assert min(times) < 0.2 * slowness()
 
@@ -76,7 +76,7 @@ def test_sliders_are_strengths_where_skip_and_branch_are_a_pair() -> None:
     assert rows["mlp_branch"]["value"] == 1.0 and rows["score_gain"]["high"] == 4.0
     with pytest.raises(edgewise.BadInput, match="attention_branch is not a slider"):
         asked(knobs={"attention_branch": 2.0, "attention_strength": 0.5})
-    moved = flow.moved(plain_block(), {"attention_strength": 0.6})
+    moved = flows.moved(plain_block(), {"attention_strength": 0.6})
     assert (moved.attention_branch, moved.attention_skip) == (0.6, pytest.approx(0.8))
     attention_only = asked(source={"config": '{"mlp_width": 0, "depth": 3}'})
     assert {row["knob"] for row in attention_only["sliders"]} == {

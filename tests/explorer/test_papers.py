@@ -60,7 +60,7 @@ def test_only_figures_of_the_list_can_be_asked_for(recipe: str) -> None:
 
 def test_without_recipes_the_page_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(papers, "home", lambda: None)
-    assert papers.folders() == [] and "did not come with" in papers._empty()
+    assert papers.folders() == [] and "did not come with" in json.loads(papers._papers.__wrapped__())["empty"]
 
 
 def test_rows_of_the_sources_are_joined_with_the_statements_that_name_them(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ pytest.importorskip("fastapi", reason="the extra `explore` is not installed")
 
 from edgewise.explorer.perceptron_view import (
     PerceptronRequest,
+    PlaneRequest,
     circle_answer,
     maps_answer,
     plane_answer,
@@ -46,7 +47,7 @@ def test_maps_orbits_and_limits_are_the_librarys() -> None:
 
 
 def test_the_plane_has_the_edge_where_growth_vanishes() -> None:
-    drawn = plane_answer("tanh")
+    drawn = plane_answer(PlaneRequest(activation="tanh"))
     rate = np.array(drawn["rate"]).reshape(drawn["y"]["count"], drawn["x"]["count"])
     x = np.linspace(0, drawn["x"]["high"], drawn["x"]["count"])
     for weight, bias in drawn["edge"][::40]:
@@ -70,7 +71,7 @@ def test_every_activation_is_answered_also_at_the_ends(name: str) -> None:
         drawn = maps_answer(request(activation=name, weight_variance=weight, bias_variance=bias, length=10.0))
         json.dumps(drawn, allow_nan=False)
         assert drawn["title"] and "nan" not in drawn["sentences"] and "inf" not in drawn["sentences"].split()
-    json.dumps(plane_answer(name), allow_nan=False)
+    json.dumps(plane_answer(PlaneRequest(activation=name)), allow_nan=False)
 
 
 def test_a_signal_that_explodes_or_fades_leaves_fewer_layers_or_none() -> None:

@@ -20,7 +20,7 @@ from edgewise.errors import BadInput
 
 pytest.importorskip("fastapi", reason="the extra `explore` is not installed")
 
-from edgewise.explorer import answers, depth, process_pool, responses
+from edgewise.explorer import answers, process_pool, responses
 from edgewise.explorer.process_pool import Cancelled, Computation, NotAnswered, ProcessPool
 from edgewise.explorer.requests import NetworkSource, PointRequest
 from tests.support.browser import alive, children
@@ -28,10 +28,10 @@ from tests.support.browser import alive, children
 PROC = Path("/proc")
 SMALL = PointRequest(source=NetworkSource(preset="gpt2", depth=2, tokens=8))
 SIMULATED = answers.SimulateRequest(source=SMALL.source)
-LONG = depth.DepthRequest(  # the longest that is answered
+LONG = answers.DepthRequest(  # the longest that is answered
     source=NetworkSource(preset="gpt2", tokens=64), depths=[96, 90, 70]
 )
-SHORT = depth.DepthRequest(  # the same, with all that is imported
+SHORT = answers.DepthRequest(  # the same, with all that is imported
     source=NetworkSource(preset="gpt2", tokens=4), depths=[2]
 )
 
@@ -80,9 +80,9 @@ def test_what_is_given_up_stops_and_its_worker_goes_on(
     workers: ProcessPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(process_pool, "GRACE", 600.0)  # it stops by itself, however busy the machine is
-    ask(workers, depth.answer, SHORT).future.result(60)
+    ask(workers, answers.depth_answer, SHORT).future.result(60)
     before = workers.processes
-    job, waiting = started(workers, depth.answer, LONG), ask(workers, depth.answer, LONG)
+    job, waiting = started(workers, answers.depth_answer, LONG), ask(workers, answers.depth_answer, LONG)
     waiting.cancel()
     job.cancel()
     with pytest.raises(Cancelled):
@@ -109,7 +109,7 @@ def test_what_does_not_stop_is_killed_and_a_new_worker_answers(
 def test_a_worker_that_dies_is_said_so_and_replaced(workers: ProcessPool) -> None:
     workers.submit(answers.ready).future.result(60)
     (process,) = workers.processes
-    job = started(workers, depth.answer, LONG)
+    job = started(workers, answers.depth_answer, LONG)
     os.kill(process, signal.SIGKILL)
     with pytest.raises(NotAnswered, match=r"ended .signal 9.*Ask again"):
         job.future.result(60)
@@ -120,7 +120,7 @@ def test_what_takes_too_long_is_stopped(workers: ProcessPool, monkeypatch: pytes
     workers.submit(answers.ready).future.result(60)
     monkeypatch.setattr(process_pool, "LIMIT", 0.2)
     with pytest.raises(NotAnswered, match=r"not done after 0\.2 seconds"):
-        ask(workers, depth.answer, LONG).future.result(60)
+        ask(workers, answers.depth_answer, LONG).future.result(60)
 
 
 def test_who_hangs_up_gives_all_of_it_up(workers: ProcessPool) -> None:
@@ -129,7 +129,7 @@ def test_who_hangs_up_gives_all_of_it_up(workers: ProcessPool) -> None:
             return True
 
     workers.submit(answers.ready).future.result(60)
-    jobs = [started(workers, depth.answer, LONG), ask(workers, depth.answer, LONG)]
+    jobs = [started(workers, answers.depth_answer, LONG), ask(workers, answers.depth_answer, LONG)]
     with pytest.raises(responses.HTTPException, match="499"):
         asyncio.run(responses.waited(jobs, Left()))  # type: ignore[arg-type]
     with pytest.raises(Cancelled):

@@ -12,8 +12,8 @@ import torch
 pytest.importorskip("fastapi", reason="the extra `explore` is not installed")
 
 from edgewise import softmax_jacobian
-from edgewise.explorer import simplex
-from edgewise.explorer.simplex import SimplexRequest, answer
+from edgewise.explorer import flows
+from edgewise.explorer.flows import SimplexRequest, simplex_answer
 from edgewise.laboratory.descent import flow
 from edgewise.laboratory.replicator import coupled, decoupled, natural, orthogonal_keys
 
@@ -21,7 +21,7 @@ START, TARGET = [0.1, 0.3, 0.6], [0.7, 0.2, 0.1]
 
 
 def asked(**wanted: Any) -> dict[str, Any]:
-    return answer(SimplexRequest.model_validate({"start": START, "target": TARGET} | wanted))
+    return simplex_answer(SimplexRequest.model_validate({"start": START, "target": TARGET} | wanted))
 
 
 def test_paths_are_those_of_the_laboratory() -> None:
@@ -29,7 +29,7 @@ def test_paths_are_those_of_the_laboratory() -> None:
     drawn = asked(mixing=0.5, seed=3)
     target, start = torch.tensor(TARGET, dtype=torch.float64), torch.tensor(START, dtype=torch.float64)
     keys = orthogonal_keys(1, 3, mixing=0.5, seed=3)
-    times = list(simplex.TIMES)[:80]
+    times = list(flows.TIMES)[:80]
     expected = {
         "gradient": flow(coupled(keys, lambda s: s - target), start[None], times)[:, 0],
         "replicator": flow(decoupled(lambda s: s - target, drawn["scale"]), start, times),
@@ -51,9 +51,9 @@ def test_orthogonal_keys_make_the_gradient_a_replicator_and_mixed_ones_do_not() 
 
 
 def test_arrival_is_where_the_loss_is_a_hundredth() -> None:
-    times, losses = np.array(simplex.TIMES), np.exp(-np.array(simplex.TIMES))
-    assert simplex.arrival(losses) == pytest.approx(np.log(100), rel=0.02)
-    assert simplex.arrival(np.ones_like(times)) is None
+    times, losses = np.array(flows.TIMES), np.exp(-np.array(flows.TIMES))
+    assert flows.arrival(losses) == pytest.approx(np.log(100), rel=0.02)
+    assert flows.arrival(np.ones_like(times)) is None
     far = asked(start=[0.0, 0.0, 1.0], target=[1.0, 0.0, 0.0])
     assert far["paths"]["gradient"]["arrives"] > 50 * far["paths"]["natural"]["arrives"]
     assert "times faster" in far["title"]
@@ -61,7 +61,7 @@ def test_arrival_is_where_the_loss_is_a_hundredth() -> None:
 
 
 def test_the_ground_is_the_condition_number_of_the_softmax() -> None:
-    ground = json.loads(simplex._condition())
+    ground = json.loads(flows._condition())
     n = ground["steps"]
     rows = [(i, j, n - i - j) for i in range(n + 1) for j in range(n + 1 - i)]
     assert len(rows) == len(ground["values"])

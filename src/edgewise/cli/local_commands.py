@@ -14,9 +14,11 @@ from click.shell_completion import get_completion_class, shell_complete
 
 from edgewise.cli import exit_codes
 from edgewise.cli.output import Document, printing
+from edgewise.errors import BadInput
 
 CORE = ("torch", "numpy", "scipy", "click", "rich", "matplotlib", "PyYAML")
 OPTIONAL = ("transformers", "timm")
+NEEDED = 'the page needs FastAPI and uvicorn, which are not installed: pip install "edgewise[explore]"'
 MOMENT_TABLE = "softmax/moments.npz"
 SHELLS = ("bash", "zsh", "fish")
 VARIABLE = "_EDGEWISE_COMPLETE"  # set by the script that the shell has loaded
@@ -151,7 +153,12 @@ def explore(folder: Path | None, port: int, host: str, share: bool, open_page: b
     FOLDER holds runs and planes to look at; nothing else is read. Nothing leaves this machine, and nothing is loaded
     from elsewhere.
     """
-    from edgewise.explorer.serve import serve
+    try:
+        from edgewise.explorer.server import serve
+    except ModuleNotFoundError as error:
+        if error.name and error.name.startswith("edgewise"):
+            raise
+        raise BadInput(f"{NEEDED} ({error})") from error
 
     def tell(address: str) -> None:
         click.echo(f"edgewise explore: {address}  (Ctrl-C stops it)")

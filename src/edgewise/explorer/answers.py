@@ -1,11 +1,15 @@
-"""Answers about networks: map, verdict with curves and fixes, report, one random network, as plain values."""
+"""Answers about networks as plain values: map, verdict with curves and fixes, report, random network, share by depth.
+
+Over depth a fix is chosen at one depth and kept at all others, so that a curve is of one network made deeper.
+"""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, TypeVar
+from functools import lru_cache
+from typing import Annotated, Any, Literal, TypeVar
 
 import numpy as np
 from pydantic import BaseModel, Field
@@ -24,14 +28,17 @@ from edgewise.explorer.requests import (
     KnobAxis,
     MapRequest,
     NetworkSource,
+    PageRequest,
     PointRequest,
     axes_of,
+    from_config,
     moved,
     read,
     span_of,
 )
 from edgewise.judgement.grid import judged_diagram
-from edgewise.judgement.outcome import OUTCOME_BANDS
+from edgewise.judgement.outcome import OUTCOME_BANDS, calibration
+from edgewise.models.describe import describe
 from edgewise.nouns.architecture import Architecture
 from edgewise.nouns.knobs import KNOBS
 from edgewise.nouns.verdict import Outcome, Remedy, Verdict, finite, per_cent
@@ -62,11 +69,25 @@ LEVELS = (OUTCOME_BANDS.fails_up_to, OUTCOME_BANDS.trains_from)
 WIDTHS = (256, 128, 64)  # of what is drawn: theory is of wide networks, and these answer in seconds
 MOST_WORK = 24 * 256 * 256**2  # blocks times tokens times squared width
 LONGEST_SIMULATED = 512  # tokens
+MOST_FIXES, MOST_DEPTHS = 3, 12
+DEEPEST_WITH_POSITIONS = 96  # blocks: mask and positions are followed token by token
+MOST_DEPTH_WORK = (
+    DEEPEST * 64**2
+)  # blocks times squared tokens of one question, with a mask or positions: seconds
+MOST_BLOCKS = 8 * DEEPEST  # of one question without them
+Depth = Annotated[int, Field(ge=1, le=DEEPEST)]
 
 
 def as_bytes(value: Any) -> bytes:
     """Return JSON without spaces, on one line; a number that is not finite is an error of ours."""
     return json.dumps(value, allow_nan=False, separators=(",", ":")).encode()
+
+
+def rounded(values: Array) -> list[float | None]:
+    """Return four digits of every number; null if it is not finite."""
+    return [
+        None if finite(value) is None else float(f"{value:.4g}") for value in np.asarray(values, dtype=float)
+    ]
 
 
 def as_json(function: Callable[[R], object], wanted: R) -> bytes:
@@ -129,6 +150,15 @@ def _note(network: Architecture, source_tokens: int | None) -> str:
             f" Followed over {network.tokens} of {wording.number(source_tokens)} tokens, to answer at once."
         )
     return text
+
+
+def own_tokens(source: NetworkSource) -> int | None:
+    """Return the length that the source itself has if the page may follow a shorter one, else None."""
+    if source.tokens is not None:
+        return None
+    if source.preset is not None:
+        return getattr(describe(source.preset), "tokens", None)
+    return from_config(source.config or "", source.name, source.depth, None).tokens
 
 
 def map_answer(wanted: MapRequest) -> Document:
@@ -220,24 +250,21 @@ def fixes(verdict: Verdict, network: Architecture) -> Document:
     """Return the remedies, the curves of the first, and what to say if there is none."""
     healthy = verdict.outcome in (Outcome.TRAINS, Outcome.UNDECIDED)
     remedies = () if healthy else verdict.remedies
-    return {
-        "rows": [_remedy(remedy, network) for remedy in remedies[:3]],
-        "advice": "" if remedies else prose(wording.no_remedy(verdict)),
-        "healthy": healthy,
-    }
-
-
-def _remedy(remedy: Remedy, network: Architecture) -> Document:
-    """A change, what it leads to, and the knobs it sets where they are numbers that the map may have as axes."""
-    moved = {k: v for k, v in remedy.changes.items() if isinstance(v, (int, float)) and k in CHOICES}
-    whole = len(moved) == len(remedy.changes) and all(hasattr(network, name) for name in moved)
-    return {
-        "change": remedy.sentence,
-        "note": remedy.note,
-        "then": prose(wording.then(remedy)),
-        "kind": KINDS[remedy.outcome],
-        "knobs": moved if whole else None,
-    }
+    rows = []
+    for remedy in remedies[:3]:  # with the knobs it sets if all are numbers that the map may have as axes
+        moved = {k: v for k, v in remedy.changes.items() if isinstance(v, (int, float)) and k in CHOICES}
+        whole = len(moved) == len(remedy.changes) and all(hasattr(network, name) for name in moved)
+        rows.append(
+            {
+                "change": remedy.sentence,
+                "note": remedy.note,
+                "then": prose(wording.then(remedy)),
+                "kind": KINDS[remedy.outcome],
+                "knobs": moved if whole else None,
+            }
+        )
+    advice = "" if remedies else prose(wording.no_remedy(verdict))
+    return {"rows": rows, "advice": advice, "healthy": healthy}
 
 
 def report(wanted: PointRequest) -> str:
@@ -299,16 +326,11 @@ def simulate(wanted: SimulateRequest) -> Document:
         logs = (orbit.token_gradient if wanted.readout == "token" else orbit.pooled_gradient) + np.log(
             orbit.norm
         )
-        rows = DepthRows(
-            _as_tuple(1 - orbit.separation),
-            _as_tuple(np.exp((logs - logs[-1]) / 2)),
-            _as_tuple(np.sqrt(orbit.norm)),
-        )
-    return {"curves": curves(rows), "note": _simulation_note(network, drawn)}
-
-
-def _as_tuple(row: Any) -> tuple[float, ...]:
-    return tuple(row.tolist())
+        values = 1 - orbit.separation, np.exp((logs - logs[-1]) / 2), np.sqrt(orbit.norm)
+    rows = DepthRows(*(tuple(row.tolist()) for row in values))
+    width = "" if drawn.width == network.width else f" of width {drawn.width} instead of {network.width}"
+    note = f"Circles: one random network{width}, drawn and run; lines: theory."
+    return {"curves": curves(rows), "note": note}
 
 
 def narrower(network: Architecture) -> Architecture:
@@ -324,10 +346,8 @@ def narrower(network: Architecture) -> Architecture:
         raise BadInput(
             f"{network.depth} blocks of {network.tokens} tokens are not drawn here. Choose a smaller depth or length."
         )
-    return network if width == network.width else _resized(network, width)
-
-
-def _resized(network: Architecture, width: int) -> Architecture:
+    if width == network.width:
+        return network
     share = width / network.width
     heads = max(
         (h for h in range(1, width + 1) if width % h == 0 and h <= max(1, network.heads * share)), default=1
@@ -343,6 +363,130 @@ def _resized(network: Architecture, width: int) -> Architecture:
     return network.replace(**{name: value for name, value in changes.items() if name not in absent})
 
 
-def _simulation_note(network: Architecture, drawn: Architecture) -> str:
-    width = "" if drawn.width == network.width else f" of width {drawn.width} instead of {network.width}"
-    return f"Circles: one random network{width}, drawn and run; lines: theory."
+class FixesRequest(PageRequest):
+    """The depth at which fixes are looked for is that of the source."""
+
+    source: NetworkSource
+    readout: Literal["token", "pooled"] = "token"
+
+
+class DepthRequest(FixesRequest):
+    """fix: which of the fixes found at `at` blocks is made; none for the network as it is."""
+
+    fix: Annotated[int, Field(ge=0, lt=MOST_FIXES)] | None = None
+    at: Depth | None = None
+    depths: Annotated[list[Depth], Field(min_length=1, max_length=MOST_DEPTHS)]
+
+
+class LimitRequest(FixesRequest):
+    """trains: a depth at which it does; above: a deeper one at which it does not. None if there is none."""
+
+    fix: Annotated[int, Field(ge=0, lt=MOST_FIXES)] | None = None
+    at: Depth | None = None
+    trains: Depth | None = None
+    above: Depth | None = None
+
+
+def depth_answer(wanted: DepthRequest) -> Document:
+    """Return the share at each depth, with its range and the outcome."""
+    low, high = calibration()["range"]["depth"]
+    _check_work(read(wanted.source), sum(wanted.depths))
+    rows = [_row(wanted, each) for each in wanted.depths]
+    deepest = DEEPEST if read(wanted.source).symmetric else DEEPEST_WITH_POSITIONS
+    return {"rows": rows, "tried": [low, high], "deepest": deepest}
+
+
+def _row(wanted: DepthRequest | LimitRequest, blocks: int) -> Document:
+    verdict = verbs.judge(verbs.predict(_network(wanted, blocks), readout=wanted.readout))
+    chance = verdict.probability
+    numbers = (None, None, None) if chance is None else (chance.value, chance.low, chance.high)
+    share = dict(zip(("share", "low", "high"), numbers, strict=True))
+    return {"depth": blocks, **share, "kind": KINDS[verdict.outcome], "outcome": verdict.outcome.value}
+
+
+def _check_work(network: Architecture, blocks: int) -> None:
+    """What is asked for at once must be answered in seconds."""
+    positions = not network.symmetric
+    if blocks > MOST_BLOCKS or (positions and blocks * network.tokens**2 > MOST_DEPTH_WORK):
+        kind = f" of {network.tokens} tokens with a mask or positions" if positions else ""
+        raise BadInput(
+            f"{blocks:,} blocks{kind} are more than this page follows at once. Ask for fewer depths, or choose a "
+            "shorter length."
+        )
+
+
+def _network(wanted: DepthRequest | LimitRequest, blocks: int) -> Architecture:
+    """The source at another depth; a config decides itself what follows from its depth."""
+    network = read(wanted.source.model_copy(update={"depth": blocks}))
+    if wanted.fix is None:
+        return network
+    chosen = wanted.source.model_copy(update={"depth": wanted.at or wanted.source.depth})
+    found = _fixes(chosen.model_dump_json(), wanted.readout)
+    if wanted.fix >= len(found):
+        raise BadInput(
+            f"there are {len(found)} fixes at this depth, so none has the number {wanted.fix + 1}."
+        )
+    return network.replace(**found[wanted.fix].changes)
+
+
+def depth_fixes(wanted: FixesRequest) -> Document:
+    """Return the fixes at the depth of the source, in the shell's words."""
+    found = _fixes(wanted.source.model_dump_json(), wanted.readout)
+    return {"rows": [{"change": remedy.sentence, "note": remedy.note} for remedy in found]}
+
+
+@lru_cache(maxsize=64)
+def _fixes(source: str, readout: str) -> tuple[Remedy, ...]:
+    network = read(NetworkSource.model_validate_json(source))
+    return tuple(verbs.judge(verbs.predict(network, readout=readout)).remedies[:MOST_FIXES])
+
+
+def depth_limit(wanted: LimitRequest) -> Document:
+    """Return the deepest network that trains, in a sentence: the way between two depths is halved at most eight
+    times.
+    """
+    trains, above = wanted.trains, wanted.above
+    if trains is not None and above is not None and trains >= above:
+        raise BadInput(f"trains = {trains} must be less than above = {above}.")
+    _check_work(read(wanted.source), above or 1)
+    rows = []
+    while trains is not None and above is not None and above - trains > 1:
+        rows.append(_row(wanted, (trains + above) // 2))
+        share = rows[-1][
+            "share"
+        ]  # alone: deep networks are unlike the record, which leaves their outcome open
+        if share is not None and share >= OUTCOME_BANDS.trains_from:
+            trains = rows[-1]["depth"]
+        else:
+            above = rows[-1]["depth"]
+    after = _row(wanted, above) if above is not None else None
+    sentence, deepest = _sentence(trains, after), calibration()["range"]["depth"][1]
+    if (trains or 0) > deepest:
+        sentence += (
+            f" The record has no network of more than {deepest} blocks: there the share is extrapolated."
+        )
+    then = "at no depth"
+    if trains is not None:
+        then = f"up to {_blocks(trains)}" if after else f"to {_blocks(trains)} and beyond"
+    return {"limit": trains, "rows": rows, "sentence": sentence, "then": then}
+
+
+def _sentence(trains: int | None, after: Document | None) -> str:
+    """The curve as text."""
+    most = _share(OUTCOME_BANDS.trains_from)
+    if trains is None:
+        return f"Fewer than {most} of such networks trained, at every depth that was followed."
+    if after is None:
+        return (
+            f"At least {most} of such networks train at every depth that was followed, to {_blocks(trains)}."
+        )
+    then = "none can be given" if after["share"] is None else _share(after["share"])
+    return f"Up to {_blocks(trains)} at least {most} of such networks train; with {after['depth']}, {then}."
+
+
+def _share(value: float) -> str:
+    return per_cent(value).replace(" %", "\u00a0%")
+
+
+def _blocks(count: int) -> str:
+    return f"{count} block{'s' if count != 1 else ''}"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -14,8 +13,7 @@ from pydantic import Field
 from starlette.requests import Request as HttpRequest
 
 from edgewise.errors import BadInput
-from edgewise.explorer.answers import as_bytes
-from edgewise.explorer.flow import rounded
+from edgewise.explorer.answers import as_bytes, rounded
 from edgewise.explorer.requests import Document, PageRequest
 from edgewise.explorer.responses import REFUSED, json_reply, pieces, waited
 from edgewise.present import wording
@@ -37,6 +35,9 @@ EXAMPLES = {  # tools/example_planes.py computes them; they come with the packag
 CAPTION = (
     "Height is the loss of the network after its weights were moved along two directions; the dot is the network as it "
     "is. Both surfaces have the same scale of heights and colours, so that they can be compared."
+)
+NO_FOLDER = (
+    "This page was started without a folder. Compute a plane, then start the page with the folder it is in."
 )
 CODE = (
     "from edgewise import landscape\n\n"
@@ -84,31 +85,25 @@ def listing(folder: Path | None) -> Document:
         "planes": rows,
         "code": CODE,
         "caption": CAPTION,
-        "empty": _empty(folder),
+        "empty": NO_FOLDER
+        if folder is None
+        else f"There are no planes in {folder.name}. Compute one into it, and it is listed here.",
         "examples": list(EXAMPLES),
     }
 
 
-def _empty(folder: Path | None) -> str:
-    if folder is None:
-        return "This page was started without a folder. Compute a plane, then start the page with the folder it is in."
-    return f"There are no planes in {folder.name}. Compute one into it, and it is listed here."
-
-
 def files(folder: Path | None) -> list[str]:
     """Return files that may hold planes, as paths from the folder; links that lead out of it are left out."""
-    return [] if folder is None else sorted(_walk(folder.resolve()))[:MOST_FILES]
-
-
-def _walk(root: Path) -> Iterator[str]:
+    if folder is None:
+        return []
+    root, found = folder.resolve(), []
     for place, folders, names in os.walk(root, followlinks=False):
         here = Path(place)
         if len(here.relative_to(root).parts) >= DEEPEST_FOLDER:
             folders.clear()
-        for name in names:
-            path = here / name
-            if name.endswith(".npz") and path.resolve().is_relative_to(root) and path.is_file():
-                yield path.relative_to(root).as_posix()
+        paths = (here / name for name in names if name.endswith(".npz"))
+        found += [path for path in paths if path.resolve().is_relative_to(root) and path.is_file()]
+    return sorted(path.relative_to(root).as_posix() for path in found)[:MOST_FILES]
 
 
 def _note(folder: Path | None, name: str) -> str | None:
@@ -208,7 +203,8 @@ def reading(planes: dict[str, Plane]) -> dict[str, str]:
     if len(parts) == 1:
         title = "Nearly a bowl" if parts[0].residual < BOWL else "Not a bowl"
         why = f"The best quadratic surface is off by {_share(parts[0].residual)} of the range of the loss."
-        return {"title": title, "sentences": prose(f"{why} {_dips(parts[0].minima)}")}
+        dips = "one dip" if parts[0].minima == 1 else f"{parts[0].minima or 'no'} dips"
+        return {"title": title, "sentences": prose(f"{why} It has {dips} inside.")}
     rougher, ratio = _larger(*(part.residual for part in parts))
     taller, times = _larger(*(part.range for part in parts))
     even = ratio < 1.2
@@ -231,7 +227,3 @@ def _times(ratio: float) -> str:
 def _share(value: float) -> str:
     """Two digits; what is less than a ten-thousandth is said so."""
     return prose(f"{100 * value:.2g} %" if value >= 1e-4 else "under 0.01 %")
-
-
-def _dips(count: int) -> str:
-    return "It has one dip inside." if count == 1 else f"It has {count or 'no'} dips inside."

@@ -24,6 +24,7 @@ from edgewise.study.recipe import FOLDERS, home
 from edgewise.study.store import Stamp, span
 
 router = APIRouter()
+NOT_HERE = "The recipes and their records did not come with this installation of edgewise."
 OUTCOMES = {True: "held", False: "not held", None: "undecided"}
 KINDS = {True: "trains", False: "fails", None: "undecided"}
 LARGEST_FIGURE = 4_000_000  # bytes
@@ -59,16 +60,12 @@ def _papers() -> bytes:
     statements = [each for one in sources for recipe in one["recipes"] for each in recipe["statements"]]
     counts = {word: sum(each["outcome"] == word for each in statements) for word in OUTCOMES.values()}
     return as_bytes(
-        {"sources": sources, "counts": counts, "rows": source_rows(home(), sources), "empty": _empty()}
-    )
-
-
-def _empty() -> str:
-    where = home()
-    return (
-        ""
-        if where is not None
-        else "The recipes and their records did not come with this installation of edgewise."
+        {
+            "sources": sources,
+            "counts": counts,
+            "rows": source_rows(home(), sources),
+            "empty": "" if home() is not None else NOT_HERE,
+        }
     )
 
 
@@ -94,9 +91,9 @@ def figures() -> dict[str, Path]:
 
 def source(folder: Path) -> Document:
     """Return a source with its recipes, by the heading of its README."""
-    heading = next(
-        (line[2:].strip() for line in _lines(folder / "README.md") if line.startswith("# ")), folder.name
-    )
+    readme = folder / "README.md"
+    lines = readme.read_text(encoding="utf-8").splitlines() if readme.is_file() else []
+    heading = next((line[2:].strip() for line in lines if line.startswith("# ")), folder.name)
     records = sorted((folder / "recorded").glob("*.json"))
     recipes = [entry for path in records if (entry := recipe_of(path)) is not None]
     return {
@@ -105,10 +102,6 @@ def source(folder: Path) -> Document:
         "published": folder.parent.name == FOLDERS[0],
         "recipes": recipes,
     }
-
-
-def _lines(path: Path) -> list[str]:
-    return path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
 
 
 def recipe_of(path: Path) -> Document | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from functools import lru_cache
 from typing import Annotated, Literal
 
 import numpy as np
@@ -13,10 +12,9 @@ from pydantic import Field
 from starlette.requests import Request as HttpRequest
 
 from edgewise.arrays import Array
-from edgewise.explorer.answers import as_bytes
-from edgewise.explorer.flow import rounded
+from edgewise.explorer.answers import rounded
 from edgewise.explorer.requests import Document, PageRequest
-from edgewise.explorer.responses import REFUSED, by_worker, in_turn, json_reply, pieces
+from edgewise.explorer.responses import REFUSED, by_thread, by_worker, pieces
 from edgewise.nouns.knobs import ACTIVATIONS
 from edgewise.nouns.perceptron import Perceptron
 from edgewise.nouns.verdict import per_cent
@@ -68,31 +66,21 @@ class PlaneRequest(PageRequest):
 
 
 @router.post("/perceptron", responses=REFUSED)
-def perceptron(wanted: PerceptronRequest) -> Response:
+async def perceptron(wanted: PerceptronRequest) -> Response:
     """Return both maps with a pair of inputs followed through them, the limits, and what they mean."""
-    return json_reply(in_turn(lambda: _perceptron(wanted.model_dump_json())))
+    return await by_thread(maps_answer, wanted)
 
 
 @router.post("/perceptron/plane", responses=REFUSED)
-def perceptron_plane(wanted: PlaneRequest) -> Response:
+async def perceptron_plane(wanted: PlaneRequest) -> Response:
     """Return the growth of small differences over weight and bias variance, and the line on which there is none."""
-    return json_reply(in_turn(lambda: _plane(wanted.activation)))
+    return await by_thread(plane_answer, wanted)
 
 
 @router.post("/perceptron/circle", responses=REFUSED)
 async def perceptron_circle(wanted: PerceptronRequest, request: HttpRequest) -> Response:
     """Return a circle of inputs after every layer of one random network, and how long theory says that it is."""
-    return json_reply(await by_worker(pieces, request, circle_answer, wanted))
-
-
-@lru_cache(maxsize=500)
-def _perceptron(request: str) -> bytes:
-    return as_bytes(maps_answer(PerceptronRequest.model_validate_json(request)))
-
-
-@lru_cache(maxsize=len(ACTIVATIONS))
-def _plane(name: str) -> bytes:
-    return as_bytes(plane_answer(name))
+    return await by_worker(pieces, request, circle_answer, wanted)
 
 
 def maps_answer(wanted: PerceptronRequest) -> Document:
@@ -211,9 +199,9 @@ def _reach(depth: float) -> str:
     return f"{rule} such networks train up to {f'about {depth:.0f} layers' if depth >= 1.5 else 'a single layer'}."
 
 
-def plane_answer(name: str) -> Document:
+def plane_answer(wanted: PlaneRequest) -> Document:
     """Return log chi_1 on a grid, and the line where it vanishes."""
-    phi = activation(name)
+    phi = activation(wanted.activation)
     x, y = np.linspace(0, MOST_WEIGHT, PLANE[0]), np.linspace(0, MOST_BIAS, PLANE[1])
     sw2, sb2 = np.meshgrid(x, y)
     with np.errstate(divide="ignore", invalid="ignore"):

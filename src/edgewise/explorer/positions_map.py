@@ -177,32 +177,19 @@ async def _followed(
     """The shares of all places of a look, more of them each time."""
     key = wanted.model_dump_json()
     all_places = places(wanted, look)
-    values = {place: share for place in all_places if (share := _remembered(key, look, place)) is not None}
+    answers = ((place, kept.get(key, _name(look, place))) for place in all_places)
+    values = {place: float(answer) for place, answer in answers if answer is not None}
     yield values
     while rest := [place for place in all_places if place not in values]:
         parts = list(slices(rest, AT_ONCE))
-        jobs = [pieces.submit(as_json, shares, _question(wanted, look, part)) for part in parts]
+        knobs = {"x": wanted.x.knob, "y": wanted.y.knob, "readout": wanted.readout, "tokens": look.tokens}
+        questions = [SharesRequest(source=wanted.source, places=part, **knobs) for part in parts]
+        jobs = [pieces.submit(as_json, shares, question) for question in questions]
         for part, answer in zip(parts, await waited(jobs, request), strict=True):
             for place, share in zip(part, json.loads(answer), strict=False):
                 values[place] = share
                 kept.keep(repr(share).encode(), key, _name(look, place))
         yield values
-
-
-def _question(wanted: AxesRequest, look: MapResolution, part: list[Place]) -> SharesRequest:
-    return SharesRequest(
-        source=wanted.source,
-        x=wanted.x.knob,
-        y=wanted.y.knob,
-        readout=wanted.readout,
-        tokens=look.tokens,
-        places=part,
-    )
-
-
-def _remembered(key: str, look: MapResolution, place: Place) -> float | None:
-    answer = kept.get(key, _name(look, place))
-    return None if answer is None else float(answer)
 
 
 def _name(look: MapResolution, place: Place) -> str:

@@ -13,10 +13,10 @@ import signal
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from multiprocessing.connection import wait
 from multiprocessing.sharedctypes import Synchronized
 from types import FrameType
@@ -26,7 +26,7 @@ from edgewise.errors import BadInput
 LIMIT = 120.0  # seconds of one computation, without the start of its process
 START = 60.0  # seconds in which a process must have started
 GRACE = 1.0  # seconds in which a cancelled computation may stop by itself; then its process is killed
-ENVIRONMENT = {
+ENVIRONMENT = {  # that a process starts with
     **dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1"),
     "PYTHONSAFEPATH": "1",  # modules are not imported from the folder in which the page is started
 }
@@ -139,8 +139,16 @@ class _Worker:
         context = multiprocessing.get_context("spawn")
         self._cancelled: Synchronized[int] = context.Value("q", 0)
         self._executor = ProcessPoolExecutor(1, context, _prepare, (self._cancelled, niceness))
-        with _environment():  # the process is started by the first submit
-            first = self._executor.submit(os.getpid)
+        with _starting:  # by the first submit; libraries read the number of threads when they are loaded
+            before = {name: os.environ.get(name) for name in ENVIRONMENT}
+            os.environ.update(ENVIRONMENT)
+            try:
+                first = self._executor.submit(os.getpid)
+            finally:
+                for name, value in before.items():
+                    os.environ.pop(name)
+                    if value is not None:
+                        os.environ[name] = value
         try:
             self.id = first.result(START)
         except (BrokenProcessPool, TimeoutError) as error:
@@ -169,21 +177,6 @@ class _Worker:
     def exit_code(self) -> int:
         self._process.join(GRACE)
         return self._process.exitcode or 0
-
-
-@contextmanager
-def _environment() -> Iterator[None]:
-    """The environment that a process starts with: libraries read the number of threads when they are loaded."""
-    with _starting:
-        before = {name: os.environ.get(name) for name in ENVIRONMENT}
-        os.environ.update(ENVIRONMENT)
-        try:
-            yield
-        finally:
-            for name, value in before.items():
-                os.environ.pop(name)
-                if value is not None:
-                    os.environ[name] = value
 
 
 # What follows runs in the worker process.

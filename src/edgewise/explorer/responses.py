@@ -9,7 +9,7 @@ import asyncio
 import json
 import os
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from hashlib import sha256
 from threading import BoundedSemaphore
 from typing import TypeVar
@@ -30,18 +30,17 @@ BUSY_SECONDS = 20.0
 LOOK_EVERY = 0.1  # seconds between two looks whether the asker is still there
 LEFT = 499  # nobody reads this answer
 KEPT_BYTES = 64_000_000
+BESIDE = 200  # bytes that a dictionary needs beside an answer
 REFUSED: dict[int | str, Document] = {
     422: {"description": "Refused, in words."},
     503: {"description": "Too many computations at once, or one that was stopped, in words."},
 }
 _places = BoundedSemaphore(COMPUTED_AT_ONCE)
 _cores = os.cpu_count() or 1
-points = ProcessPool(
-    min(2, max(1, _cores // 2))
-)  # a second at most: places of the dot, and maps without positions
-pieces = ProcessPool(
-    min(4, max(2, _cores)), niceness=2
-)  # what takes longer waits here, piece by piece, and holds no point up
+# A second at most: places of the dot, and maps without positions.
+points = ProcessPool(min(2, max(1, _cores // 2)))
+# What takes longer waits here, piece by piece, and does not hold up a point.
+pieces = ProcessPool(min(4, max(2, _cores)), niceness=2)
 
 
 def close_workers() -> None:
@@ -58,33 +57,29 @@ class Kept:
         self.answers: OrderedDict[bytes, bytes] = OrderedDict()
 
     def get(self, *question: str) -> bytes | None:
-        key = _hash(question)
+        key = self._key(question)
         if key in self.answers:
             self.answers.move_to_end(key)
         return self.answers.get(key)
 
     def keep(self, answer: bytes, *question: str) -> None:
-        key = _hash(question)
-        self.size += _room(answer) - _room(self.answers.pop(key, None))
+        key = self._key(question)
+        before = self.answers.pop(key, None)
+        self.size += len(answer) + BESIDE - (0 if before is None else len(before) + BESIDE)
         self.answers[key] = answer
         while self.size > self.most:
-            self.size -= _room(self.answers.popitem(last=False)[1])
+            self.size -= len(self.answers.popitem(last=False)[1]) + BESIDE
 
-
-def _hash(question: Sequence[str]) -> bytes:
-    return sha256(json.dumps(question).encode()).digest()
-
-
-def _room(answer: bytes | None) -> int:
-    """Bytes with what a dictionary needs beside them."""
-    return 0 if answer is None else len(answer) + 200
+    @staticmethod
+    def _key(question: Sequence[str]) -> bytes:
+        return sha256(json.dumps(question).encode()).digest()
 
 
 kept = Kept(KEPT_BYTES)
 
 
 def in_turn(compute: Callable[[], T]) -> T:
-    """Return a few computations at a time; who waits too long is told so."""
+    """Compute, a few at a time; raise an error with status 503 after too long a wait."""
     if not _places.acquire(timeout=BUSY_SECONDS):
         raise HTTPException(503, "too many questions at once. Ask again in a moment.")
     try:
@@ -98,30 +93,31 @@ async def here(compute: Callable[[], T]) -> T:
     return await run_in_threadpool(in_turn, compute)
 
 
-async def by_thread(function: Callable[[R], object], wanted: R) -> bytes:
-    """Return the answer of a thread of this process, or the one that was given before."""
-    question = _question(function, wanted)
-    answer = kept.get(*question)
-    if answer is None:
-        answer = await here(lambda: as_json(function, wanted))
-        kept.keep(answer, *question)
-    return answer
+async def by_thread(function: Callable[[R], object], wanted: R) -> Response:
+    """Answer in a thread of this process, or as before."""
+    return await _kept(function, wanted, lambda: here(lambda: as_json(function, wanted)))
 
 
 async def by_worker(
     pool: ProcessPool, request: HttpRequest, function: Callable[[R], object], wanted: R
-) -> bytes:
-    """Return the answer of a worker process, or the one that was given before."""
-    question = _question(function, wanted)
+) -> Response:
+    """Answer by a worker process, or as before."""
+
+    async def compute() -> bytes:
+        return (await waited([pool.submit(as_json, function, wanted)], request))[0]
+
+    return await _kept(function, wanted, compute)
+
+
+async def _kept(
+    function: Callable[[R], object], wanted: R, compute: Callable[[], Awaitable[bytes]]
+) -> Response:
+    question = f"{function.__module__}.{function.__qualname__}", wanted.model_dump_json()
     answer = kept.get(*question)
     if answer is None:
-        (answer,) = await waited([pool.submit(as_json, function, wanted)], request)
+        answer = await compute()
         kept.keep(answer, *question)
-    return answer
-
-
-def _question(function: Callable[[R], object], wanted: R) -> tuple[str, str]:
-    return f"{function.__module__}.{function.__qualname__}", wanted.model_dump_json()
+    return json_reply(answer)
 
 
 async def waited(jobs: Sequence[Computation], request: HttpRequest) -> list[bytes]:
@@ -146,4 +142,5 @@ async def waited(jobs: Sequence[Computation], request: HttpRequest) -> list[byte
 
 
 def json_reply(content: bytes) -> Response:
+    """Send JSON that is text already."""
     return Response(content, media_type="application/json")

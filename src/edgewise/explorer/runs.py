@@ -109,16 +109,11 @@ async def _growth(found: Run, name: str, request: HttpRequest) -> AsyncIterator[
                 yield f"data: {json.dumps({'ended': over})}\n\n".encode()
                 if over:
                     return
-            await _pause()
+            for _ in range(4):  # until the next look, or until the server is being stopped
+                if not leaving.is_set():
+                    await asyncio.sleep(EVERY / 4)
     finally:
         _streams -= 1
-
-
-async def _pause() -> None:
-    """Until the next look, or until the server is being stopped."""
-    for _ in range(4):
-        if not leaving.is_set():
-            await asyncio.sleep(EVERY / 4)
 
 
 def _over(found: Run, name: str) -> bool:
@@ -228,15 +223,12 @@ def described(data: str, name: str) -> Document:
         )
     text = json.dumps(values)
     network = from_config(text, name, None, None)
-    return {"config": text, "name": name, "note": _trace_note(str(meta.get("source", "")), network.name)}
-
-
-def _trace_note(source: str, network: str) -> str:
-    what = "a predicted" if source.startswith("theory") else "a measured"
-    return (
-        f"The dot is the description ({network[:60]}) of {what} trace; verdict and curves are theory for that "
+    what = "a predicted" if str(meta.get("source", "")).startswith("theory") else "a measured"
+    note = (
+        f"The dot is the description ({network.name[:60]}) of {what} trace; verdict and curves are theory for that "
         "description, not the numbers in the file."
     )
+    return {"config": text, "name": name, "note": note}
 
 
 def _trace_meta(data: str, name: str) -> Document:
@@ -249,23 +241,17 @@ def _trace_meta(data: str, name: str) -> Document:
             f"{name} has {len(content):,} bytes; this page reads traces of at most {LARGEST_TRACE:,}. "
             "`edgewise report` reads all."
         )
-    try:
-        text = _trace_text(content)
+    try:  # the one string of a zip of arrays
+        stored = read_arrays(io.BytesIO(content), (META,), LARGEST_META)[META]
+        if stored.shape != () or stored.dtype.kind != "U":
+            raise BadInput(f"its {META} is {stored.dtype} of shape {stored.shape}, expected one text")
     except BadInput as error:
         raise BadInput(
             f"{name} is not a saved trace ({str(error)[:200]}). Write one with Trace.save."
         ) from error
-    meta = read_json(text, name)
+    meta = read_json(str(stored), name)
     if not isinstance(meta, dict) or not {"sites", "source", "architecture"} <= meta.keys():
         raise BadInput(
             f"{name} is not a saved trace: it says neither sites nor source. Write one with Trace.save."
         )
     return meta
-
-
-def _trace_text(content: bytes) -> str:
-    """The one string of a zip of arrays."""
-    stored = read_arrays(io.BytesIO(content), (META,), LARGEST_META)[META]
-    if stored.shape != () or stored.dtype.kind != "U":
-        raise BadInput(f"its {META} is {stored.dtype} of shape {stored.shape}, expected one text")
-    return str(stored)

@@ -1,15 +1,24 @@
-"""FastAPI application of the page: routes of networks, routers of the other views, static files."""
+"""Server of the page: routes of networks, routers of the other views, static files; address, token, guard."""
 
 from __future__ import annotations
 
+import hmac
 import json
-from collections.abc import Callable, Iterator
-from functools import lru_cache
-from importlib.resources import files
-from importlib.resources.abc import Traversable
+import logging
+import secrets
+import signal
+import socket
+import threading
+from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+from contextlib import suppress
+from functools import cache
+from http.cookies import CookieError, SimpleCookie
 from pathlib import Path
-from typing import TypeVar
+from types import FrameType
+from typing import Any, TypeVar
+from urllib.parse import parse_qs
 
+import uvicorn
 from fastapi import APIRouter, FastAPI, HTTPException, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, StreamingResponse
@@ -19,16 +28,13 @@ from edgewise import __version__
 from edgewise.errors import BadInput
 from edgewise.explorer import (
     answers,
-    flow,
+    flows,
     landscape,
     papers,
     perceptron_view,
     runs,
-    simplex,
 )
-from edgewise.explorer import depth as depth_view
-from edgewise.explorer.answers import SimulateRequest
-from edgewise.explorer.depth import DepthRequest, FixesRequest, LimitRequest
+from edgewise.explorer.answers import DepthRequest, FixesRequest, LimitRequest, SimulateRequest
 from edgewise.explorer.positions_map import events, refuse_without_positions
 from edgewise.explorer.requests import (
     AxesRequest,
@@ -36,23 +42,36 @@ from edgewise.explorer.requests import (
     MapRequest,
     NetworkSource,
     PointRequest,
-    from_config,
     moved,
     read,
 )
-from edgewise.explorer.responses import REFUSED, by_thread, by_worker, here, json_reply, pieces, points
+from edgewise.explorer.responses import REFUSED, by_thread, by_worker, close_workers, here, pieces, points
 
 ROUTERS = (  # one for each view beside that of networks
-    flow.router,
+    flows.router,
     perceptron_view.router,
-    simplex.router,
     runs.router,
     landscape.router,
     papers.router,
 )
-TYPES = {
-    f".{end}": f"text/{kind}; charset=utf-8"
-    for end, kind in (("html",) * 2, ("css",) * 2, ("js", "javascript"))
+KINDS = {".html": "html", ".css": "css", ".js": "javascript"}  # of the page's files
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
+WAITING = 128  # connections
+Scope = MutableMapping[str, Any]
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+App = Callable[[Scope, Receive, Send], Awaitable[None]]
+LARGEST_BODY = 400_000  # bytes
+COOKIE = "edgewise"
+HEADERS = {
+    "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
+    "img-src 'self' data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "cross-origin-resource-policy": "same-origin",
+    "cross-origin-opener-policy": "same-origin",
+    "cache-control": "no-store",
 }
 router = APIRouter()
 Q = TypeVar("Q", PointRequest, SimulateRequest, FixesRequest, DepthRequest, LimitRequest)
@@ -71,60 +90,42 @@ def application(folder: Path | None = None) -> FastAPI:
         description=f"Verdicts and maps of edgewise {__version__}, for this machine's own page.",
     )
     app.state.folder = folder
-    app.add_exception_handler(BadInput, _bad_input)
-    app.add_exception_handler(RequestValidationError, _invalid)
-    app.add_exception_handler(HTTPException, _http)
+    for kind in (BadInput, RequestValidationError, HTTPException):
+        app.add_exception_handler(kind, _failed)
     for each in (router, *ROUTERS):
         app.include_router(each, prefix=f"/api/{answers.API}")
-    _add_page(app)
+
+    @app.get("/{name:path}", include_in_schema=False)
+    def page(name: str) -> Response:
+        if (name or "index.html") not in _page_files():
+            raise HTTPException(404, "there is no such page here.")
+        content, kind = _page_files()[name or "index.html"]
+        return Response(content, media_type=f"text/{kind}; charset=utf-8")
+
     return app
 
 
-def _add_page(app: FastAPI) -> None:
-    @app.get("/", include_in_schema=False)
-    def index() -> Response:
-        return _file("index.html")
-
-    @app.get("/{name:path}", include_in_schema=False)
-    def static(name: str) -> Response:
-        return _file(name)
-
-
-@lru_cache(maxsize=1)
-def _static() -> dict[str, bytes]:
-    """The files of the page, by path: nothing else can be asked for."""
-    return dict(_walk(files("edgewise.explorer").joinpath("static"), ""))
+@cache
+def _page_files() -> dict[str, tuple[bytes, str]]:
+    """The files of the page by path, each with its kind of text: nothing else can be requested."""
+    folder = Path(__file__).parent / "static"
+    return {
+        path.relative_to(folder).as_posix(): (path.read_bytes(), KINDS[path.suffix])
+        for path in folder.rglob("*")
+        if path.suffix in KINDS
+    }
 
 
-def _walk(folder: Traversable, prefix: str) -> Iterator[tuple[str, bytes]]:
-    for entry in folder.iterdir():
-        if entry.is_dir():
-            yield from _walk(entry, f"{prefix}{entry.name}/")
-        elif entry.name.endswith(tuple(TYPES)):
-            yield prefix + entry.name, entry.read_bytes()
-
-
-def _file(name: str) -> Response:
-    if name not in _static():
-        raise HTTPException(404, "there is no such page here.")
-    return Response(_static()[name], media_type=TYPES["." + name.rpartition(".")[2]])
-
-
-def _bad_input(_: HttpRequest, error: Exception) -> JSONResponse:
-    return JSONResponse({"error": str(error).encode("utf-8", "replace").decode()}, 422)
-
-
-def _http(_: HttpRequest, error: Exception) -> JSONResponse:
-    assert isinstance(error, HTTPException)
-    return JSONResponse({"error": error.detail}, error.status_code)
-
-
-def _invalid(_: HttpRequest, error: Exception) -> JSONResponse:
-    """The first field that will not do, and why."""
-    assert isinstance(error, RequestValidationError)
-    first = error.errors()[0]
-    place = ".".join(str(part) for part in first["loc"] if part != "body") or "the request"
-    return JSONResponse({"error": f"{place}: {first['msg']}.".encode("utf-8", "replace").decode()}, 422)
+def _failed(_: HttpRequest, error: Exception) -> JSONResponse:
+    """What is wrong in a sentence; of an invalid request the first field that will not do."""
+    if isinstance(error, HTTPException):
+        return JSONResponse({"error": error.detail}, error.status_code)
+    sentence = str(error)
+    if isinstance(error, RequestValidationError):
+        first = error.errors()[0]
+        place = ".".join(str(part) for part in first["loc"] if part != "body") or "the request"
+        sentence = f"{place}: {first['msg']}."
+    return JSONResponse({"error": sentence.encode("utf-8", "replace").decode()}, 422)
 
 
 @router.get("/catalogue")
@@ -138,15 +139,15 @@ async def catalogue() -> Document:
 @router.post("/network", responses=REFUSED)
 async def network(source: NetworkSource) -> Document:
     """Return a network as the page shows it, with the axes it can be moved along."""
-    return await here(lambda: answers.description(read(source), _own_tokens(source)))
+    return await here(lambda: answers.description(read(source), answers.own_tokens(source)))
 
 
 @router.post("/map", responses=REFUSED)
 async def map_(wanted: MapRequest, request: HttpRequest) -> Response:
     """Return the share of networks that trained over two knobs without their positions, and both critical lines."""
     if (await here(lambda: read(wanted.source))).depth * wanted.points**2 <= SHORT_MAP:
-        return json_reply(await by_thread(answers.map_answer, wanted))
-    return json_reply(await by_worker(points, request, answers.map_answer, wanted))
+        return await by_thread(answers.map_answer, wanted)
+    return await by_worker(points, request, answers.map_answer, wanted)
 
 
 @router.post("/map/positions", responses=REFUSED, response_class=StreamingResponse)
@@ -157,7 +158,7 @@ async def map_with_positions(wanted: AxesRequest, request: HttpRequest) -> Strea
     """
     plain = await by_worker(points, request, answers.map_answer, MapRequest(**wanted.model_dump()))
     await here(lambda: refuse_without_positions(wanted))
-    return StreamingResponse(events(wanted, json.loads(plain), request), media_type="text/event-stream")
+    return StreamingResponse(events(wanted, json.loads(plain.body), request), media_type="text/event-stream")
 
 
 @router.post("/point", responses=REFUSED)
@@ -165,16 +166,16 @@ async def point(wanted: PointRequest, request: HttpRequest) -> Response:
     """Return the exact verdict of one network, with its curves; with its fixes where they are asked for."""
     place = await here(lambda: moved(wanted))
     if wanted.fixes:
-        return json_reply(await by_worker(pieces, request, answers.point, wanted))
+        return await by_worker(pieces, request, answers.point, wanted)
     if place.symmetric and place.depth <= SHORT_POINT:
-        return json_reply(await by_thread(answers.point, wanted))
-    return json_reply(await by_worker(points, request, answers.point, wanted))
+        return await by_thread(answers.point, wanted)
+    return await by_worker(points, request, answers.point, wanted)
 
 
 @router.post("/report", responses=REFUSED, response_class=Response)
 async def report(wanted: PointRequest, request: HttpRequest) -> Response:
     """Return the report of one network, as a file."""
-    text = json.loads(await _described(request, answers.report, wanted))
+    text = json.loads((await _described(request, answers.report, wanted)).body)
     headers = {"content-disposition": 'attachment; filename="report.html"'}
     return Response(text, media_type="text/html; charset=utf-8", headers=headers)
 
@@ -182,39 +183,200 @@ async def report(wanted: PointRequest, request: HttpRequest) -> Response:
 @router.post("/simulate", responses=REFUSED)
 async def simulate(wanted: SimulateRequest, request: HttpRequest) -> Response:
     """Return the three curves of one random network, and how it differs from the description."""
-    return json_reply(await _described(request, answers.simulate, wanted))
+    return await _described(request, answers.simulate, wanted)
 
 
 @router.post("/depth", responses=REFUSED)
 async def depth(wanted: DepthRequest, request: HttpRequest) -> Response:
     """Return the share at each depth, with its range and the outcome."""
-    return json_reply(await _described(request, depth_view.answer, wanted))
+    return await _described(request, answers.depth_answer, wanted)
 
 
 @router.post("/depth/fixes", responses=REFUSED)
 async def depth_fixes(wanted: FixesRequest, request: HttpRequest) -> Response:
     """Return the fixes at the depth of the source, in the shell's words."""
-    return json_reply(await _described(request, depth_view.fixes_answer, wanted))
+    return await _described(request, answers.depth_fixes, wanted)
 
 
 @router.post("/depth/limit", responses=REFUSED)
 async def depth_limit(wanted: LimitRequest, request: HttpRequest) -> Response:
     """Return the deepest network that trains, narrowed down between two depths, in a sentence."""
-    return json_reply(await _described(request, depth_view.limit, wanted))
+    return await _described(request, answers.depth_limit, wanted)
 
 
-async def _described(request: HttpRequest, function: Callable[[Q], object], wanted: Q) -> bytes:
+async def _described(request: HttpRequest, function: Callable[[Q], object], wanted: Q) -> Response:
     """By a worker, once the network is one that can be asked about: a refusal need not wait."""
     await here(lambda: moved(wanted) if isinstance(wanted, PointRequest) else read(wanted.source))
     return await by_worker(pieces, request, function, wanted)
 
 
-def _own_tokens(source: NetworkSource) -> int | None:
-    """The length that the source itself has, where the page follows a shorter one."""
-    if source.tokens is not None:
-        return None
-    if source.preset is not None:
-        from edgewise.models.describe import describe
+def serve(host: str, port: int, share: bool, tell: Callable[[str], None], folder: Path | None = None) -> None:
+    """Answer until interrupted; `tell` is given the address once it can be opened; `folder` holds runs and planes."""
+    if folder is not None and not folder.is_dir():
+        raise BadInput(f"{folder} is not a folder. Give one with runs or planes below it, or none.")
+    if host not in LOOPBACK and not share:
+        raise BadInput(
+            f"--host {host} lets other machines ask. Add --share to allow it: a token will be printed that every "
+            "request must carry."
+        )
+    token = secrets.token_urlsafe(24) if share else None
+    listener = _listener(host, port)
+    own_port = listener.getsockname()[1]
+    app = RequestGuard(application(folder), None if share else allowed_hosts(own_port), token)
+    shown = f"[{host}]" if ":" in host else host
+    tell(f"http://{shown}:{own_port}/" + (f"?token={token}" if token else ""))
+    config = uvicorn.Config(
+        app,
+        log_level="warning",
+        server_header=False,
+        ws="none",
+        timeout_keep_alive=30,
+        timeout_graceful_shutdown=2,
+    )
+    server = uvicorn.Server(config)
+    stop = server.handle_exit
 
-        return getattr(describe(source.preset), "tokens", None)
-    return from_config(source.config or "", source.name, source.depth, None).tokens
+    def leave(number: int, frame: FrameType | None) -> None:
+        """End streams; what is cut off by it is not reported as an error."""
+        runs.leaving.set()
+        logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
+        stop(number, frame)
+
+    server.handle_exit = leave  # type: ignore[method-assign]
+    if (
+        threading.current_thread() is threading.main_thread()
+    ):  # uvicorn raises the signal again when it has stopped
+        signal.signal(signal.SIGTERM, _terminate)
+    try:
+        with listener:
+            server.run(sockets=[listener])
+    finally:
+        close_workers()
+
+
+def _terminate(number: int, _: FrameType | None) -> None:
+    """Close the workers, then end by the signal."""
+    close_workers()
+    signal.signal(number, signal.SIG_DFL)
+    signal.raise_signal(number)
+
+
+def allowed_hosts(port: int) -> frozenset[str]:
+    """Return the names by which a browser on this machine reaches it."""
+    return frozenset(f"{name}:{port}" for name in ("127.0.0.1", "localhost", "[::1]"))
+
+
+def _listener(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    # asyncio turns off Nagle's algorithm only where the protocol is given; with it every answer takes 40 ms longer.
+    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((host, port))
+        listener.listen(WAITING)  # a browser that is faster than the server waits, and is not refused
+    except (OSError, OverflowError) as error:
+        listener.close()
+        message = f"{host}:{port} cannot be used ({error}). Choose another with --port, or 0 for a free one."
+        raise BadInput(message) from error
+    return listener
+
+
+class RequestGuard:
+    """hosts: the values of Host that are answered, None for any; token: what every request must carry, or None."""
+
+    def __init__(self, app: App, hosts: frozenset[str] | None, token: str | None = None) -> None:
+        self.app, self.hosts, self.token = app, hosts, token
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        headers = {key.decode("latin-1").lower(): value.decode("latin-1") for key, value in scope["headers"]}
+        error = self._error(scope, headers)
+        if error is not None:
+            await _send_error(send, *error)
+        else:
+            await self.app(scope, _limited(receive), self._dressed(scope, send))
+
+    def _error(self, scope: Scope, headers: dict[str, str]) -> tuple[int, str] | None:
+        host = headers.get("host", "")
+        if self.hosts is not None and host not in self.hosts:
+            return (
+                421,
+                "this server answers for this machine only. Open the address that `edgewise explore` printed.",
+            )
+        origin = headers.get("origin")
+        if origin is not None and origin not in (f"http://{host}", f"https://{host}"):
+            return 403, "a page of another origin may not ask here."
+        if (
+            headers.get("sec-fetch-site") in ("cross-site", "same-site")
+            and headers.get("sec-fetch-mode") != "navigate"
+        ):
+            return 403, "a page of another origin may not ask here."
+        if (
+            not headers.get("content-length", "0").isdecimal()
+            or int(headers.get("content-length", "0")) > LARGEST_BODY
+        ):
+            return 413, f"the request is larger than {LARGEST_BODY:,} bytes. A config is smaller."
+        if self.token is not None and not self._has_token(scope, headers):
+            return (
+                401,
+                "the token is missing or wrong. Open the whole address that `edgewise explore` printed.",
+            )
+        return None
+
+    def _has_token(self, scope: Scope, headers: dict[str, str]) -> bool:
+        assert self.token is not None
+        candidates = [headers.get("x-edgewise-token", ""), self._in_address(scope)]
+        with suppress(CookieError):
+            candidates += [
+                cookie.value for cookie in [SimpleCookie(headers.get("cookie", "")).get(COOKIE)] if cookie
+            ]
+        return any(
+            hmac.compare_digest(value.encode("utf-8", "replace"), self.token.encode()) for value in candidates
+        )
+
+    @staticmethod
+    def _in_address(scope: Scope) -> str:
+        return parse_qs(scope.get("query_string", b"").decode("latin-1")).get("token", [""])[0]
+
+    def _dressed(self, scope: Scope, send: Send) -> Send:
+        """Every answer with the policy; the first visit with the token leaves it in a cookie of this page alone."""
+        extra = dict(HEADERS)
+        if self.token is not None and self._in_address(scope):
+            extra["set-cookie"] = f"{COOKIE}={self.token}; HttpOnly; SameSite=Strict; Path=/"
+
+        async def dressed(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                message["headers"] = [*message.get("headers", ()), *_encoded(extra.items())]
+            await send(message)
+
+        return dressed
+
+
+def _encoded(pairs: Iterable[tuple[str, str]]) -> list[tuple[bytes, bytes]]:
+    return [(key.encode(), value.encode()) for key, value in pairs]
+
+
+def _limited(receive: Receive) -> Receive:
+    """A body that does not say its size is cut off where it becomes too large."""
+    total = 0
+
+    async def limited() -> Message:
+        nonlocal total
+        message = await receive()
+        total += len(message.get("body", b""))
+        if total > LARGEST_BODY:
+            return {"type": "http.disconnect"}
+        return message
+
+    return limited
+
+
+async def _send_error(send: Send, status: int, sentence: str) -> None:
+    body = json.dumps({"error": sentence}).encode()
+    headers = _encoded(
+        {**HEADERS, "content-type": "application/json", "content-length": str(len(body))}.items()
+    )
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
