@@ -170,6 +170,23 @@ def test_a_wrong_factor_is_named(tmp_path: Path, recipe: str, file: str, right: 
     )
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "processor",
+    [
+        {"ATEN_CPU_CAPABILITY": "default", "MKL_ENABLE_INSTRUCTIONS": "SSE4_2"},
+        {"ATEN_CPU_CAPABILITY": "avx2", "MKL_CBWR": "AVX2", "OPENBLAS_CORETYPE": "Haswell"},
+    ],
+    ids=["no vectors", "avx2"],
+)
+def test_nothing_parts_on_another_processor(processor: dict[str, str]) -> None:
+    """Compared cases do not amplify rounding, so that what parts is due to the code."""
+    environment = os.environ | processor | {"OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "tools/canary.py", "--workers", "1"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT, env=environment)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 def test_results_are_measured_cheapest_first_and_say_what_remains(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -5,7 +5,7 @@
     python tools/canary.py RECIPE ...          of these recipes
 
 A recipe states its `TOLERANCE`: how far a number may be from the committed one, as a share of the largest in its entry,
-from the scatter of its own seeds. Entries in `NOT_COMPARED` are times and the like. A number that parted is not
+from the scatter of its own seeds. Entries in `NOT_COMPARED` are times, or amplify rounding. A number that parted is not
 forbidden: the commit that explains it measures the recipe again and says so in the changelog. Exit code 0: all as
 committed. 3: a number parted, which CI reports and passes. 1: a recipe raised, which fails CI.
 """

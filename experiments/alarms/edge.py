@@ -32,6 +32,7 @@ from .population import SHAPES, TASKS
 from .training import trained
 
 TOLERANCE = 0.006  # of the largest number in an entry; seeds scatter by 0.058 or more
+NOT_COMPARED = ("rate", "looks")  # of twelve steps near the edge: with other vectors 3 % and 17 % away
 KINDS: dict[str, dict[str, Any]] = {
     "advised rate": {"failure": "none"},
     "rate ramped": {"failure": "rate ramped"},

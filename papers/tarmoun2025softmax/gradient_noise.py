@@ -34,7 +34,7 @@ def cases(scale: str = "small") -> list[dict[str, Any]]:
     how = (
         dict(images="fashion", examples=320, steps=100, batch=16)
         if full
-        else dict(images="digits", examples=17, steps=1, batch=2)
+        else dict(images="digits", examples=32, steps=1, batch=2)
     )
     return [
         how | {"network": network, "seed": seed} for seed in range(4 if full else 1) for network in NETWORKS
