@@ -1,4 +1,4 @@
-"""The launch script of docs/launch.md, run by a shell: it starts what can train, and nothing else."""
+"""The launch script of docs/troubleshooting.md, run by a shell: it starts what can train, and nothing else."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-PAGE = Path(__file__).parents[2] / "docs/launch.md"
+PAGE = Path(__file__).parents[2] / "docs/troubleshooting.md"
 SMALL = {"depth": 4, "tokens": 16, "heads": 0, "activation": "relu"}
 
 
