@@ -217,7 +217,7 @@ class ModelMap:
         if stack is None:
             text = reading.not_read[0] if reading.not_read else "no stack of blocks was found"
             raise BadInput(f"{text}.")
-        blocks, why = self._by_behavior(stack)
+        blocks, why = self.by_behavior(stack)
         if blocks:
             note = (
                 str(named).partition(". ")[0]
@@ -306,7 +306,7 @@ class ModelMap:
 
     def _plain_by_behavior(self, stack: Stack) -> tuple[tuple[BlockSite, ...], str]:
         """The same of blocks that are modules of their own, whose matrices are parameters as they are."""
-        blocks, why = self._by_behavior(stack)
+        blocks, why = self.by_behavior(stack)
         if len(blocks) < stack.depth or not all(block.whole for block in blocks):
             return (), why or f"the layers of {stack.name} are not modules of their own"
         if any(block.mlp is None for block in blocks):
@@ -340,7 +340,7 @@ class ModelMap:
             )
         if wrong:
             self.notes += [note for note in wrong if note not in self.notes]
-            own, why = self._by_behavior(stack)
+            own, why = self.by_behavior(stack)
             if own:
                 blocks = own
             elif _contradictions(pairs):
@@ -351,7 +351,7 @@ class ModelMap:
         )
         return replace(named, blocks=blocks, norm=norm, parallel=parallel)
 
-    def _by_behavior(self, stack: Stack) -> tuple[tuple[BlockSite, ...], str]:
+    def by_behavior(self, stack: Stack) -> tuple[tuple[BlockSite, ...], str]:
         """(the blocks of a stack with their matrices as it behaves, ""), or ((), why that is not known)."""
         blocks: dict[object, BlockSite] = {}
         try:
@@ -364,6 +364,17 @@ class ModelMap:
         except BadInput as error:
             return (), str(error).rstrip(".")
         return tuple(blocks.values()), ""
+
+    def writers(self, stack: Stack) -> dict[str, tuple[Projection, ...]]:
+        """The matrices that end the branches of a stack, one for each block; nothing if blocks differ in them."""
+        kinds = [[(b.kind, len(b.writers)) for b in block.branches] for block in stack.blocks]
+        if any(each != kinds[0] for each in kinds) or any(not count for _, count in kinds[0]):
+            return {}
+        places = [[m for b in block.branches for m in b.writers] for block in stack.blocks]
+        return {
+            f"{number}.{own[0].role}": tuple(_projection(self.model, m) for m in own)
+            for number, own in enumerate(zip(*places, strict=True))
+        }
 
     def attentions(self) -> tuple[tuple[int, Branch], ...]:
         """Every attention of the default stack with the number of its block, as the model behaves; runs it once.

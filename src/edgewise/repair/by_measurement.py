@@ -202,8 +202,9 @@ def _norm_gains(model: nn.Module, layers: Layers, anatomy: Anatomy, exclusions: 
 
 
 def merge(first: Sequence[Change], second: Sequence[Change]) -> tuple[Change, ...]:
-    """One change per parameter: the second replaces the first."""
-    return tuple({change.projection.parameter: change for change in (*first, *second)}.values())
+    """One change per parameter, or per layer of one that holds all: the second replaces the first."""
+    places = {(c.projection.parameter, c.projection.index): c for c in (*first, *second)}
+    return tuple(places.values())
 
 
 MOST = 30  # forward-backward passes a plan may take

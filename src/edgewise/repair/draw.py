@@ -217,13 +217,15 @@ def new_values(model: nn.Module, changes: Sequence[Change], seed: int) -> Iterat
 
 
 def _parameter(parameter: Tensor, name: str, listed: Sequence[Change], seed: int) -> Tensor:
-    if any(change.projection.rows is not None for change in listed):
+    if any(change.projection.rows is not None or change.projection.index is not None for change in listed):
         values = whole(parameter).detach().float().clone()
     else:
         values = torch.empty(parameter.shape)
     for change in listed:
         part = rows_of(values, change.projection)
-        generator = torch.Generator().manual_seed(zlib.crc32(f"{seed}/{name}/{change.role}".encode()))
+        index = change.projection.index  # of a layer, in a parameter that holds all
+        key = f"{seed}/{name}/{change.role}" + ("" if index is None else f"/{index}")
+        generator = torch.Generator().manual_seed(zlib.crc32(key.encode()))
         shape = _matrix_shape(part, change)
         fresh = draw(change.draw, shape, change.new_std, generator, change.groups) - change.offset
         part.copy_(fresh.reshape(part.shape))

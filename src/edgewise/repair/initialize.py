@@ -23,7 +23,7 @@ from edgewise.models.unwrap import unwrap
 from edgewise.repair.by_measurement import mean_of, plan_by_measurement, scheme_by_measurement
 from edgewise.repair.by_theory import plan_by_theory
 from edgewise.repair.draw import new_values, refuse_goal
-from edgewise.repair.layers import Exclusions, Layers, frozen_names, layers_of
+from edgewise.repair.layers import Exclusions, frozen_names, layers_of
 from edgewise.repair.meter import Meter, batch_for, refusing
 from edgewise.repair.plan import TOLERANCE, Plan, TotalChanges, frozen_in_words, with_frozen
 from edgewise.repair.recognised import Recognised, recognise
@@ -307,7 +307,7 @@ def _measured(applied: Applied) -> Applied:
         return replace(applied, unmeasured="the plan was drawn up without a measurement")
     try:
         with preserved(model):
-            after = Meter(model, how.batch, Layers(how.layers, how.leaf), how.raw).read()
+            after = Meter(model, how.batch, how.layers, how.raw).read()
     except Exception as error:  # noqa: BLE001  a stranger's model; the weights are written, and what failed is said
         check()
         return replace(applied, unmeasured=f"{type(error).__name__}: {words(error)}")

@@ -20,11 +20,12 @@ import torch
 from torch import Tensor, nn
 
 from edgewise.errors import BadInput
+from edgewise.models.behavior.record import Operation, Stack
 from edgewise.models.model_map import ModelMap
 from edgewise.models.names.gains import is_set, is_structured
 from edgewise.models.names.names import FUSED, KEY, QUERY, leaf
 from edgewise.models.names.norm import find_norms, gain_name
-from edgewise.models.names.record import Projection
+from edgewise.models.names.record import BlockSite, Projection
 from edgewise.models.twin import holding, twin
 from edgewise.probe.block_call import BlockCall
 from edgewise.probe.isolation import call, observed, tensors
@@ -40,16 +41,27 @@ class Layers:
     """Names of the layers. A `leaf` is a bare matrix or filter, its activation outside: its output is a stream.
 
     A module that runs several times is named as often. `weights` are the parameters that the layers multiply their
-    stream by, adapters left out; None if that was not read.
+    stream by, adapters left out; None if that was not read. Layers that are not modules have a `stack`, whose
+    operations say where they end, and their matrices by role.
     """
 
     names: tuple[str, ...]
     leaf: bool
     weights: frozenset[str] | None = None
+    stack: Stack | None = None
+    roles: Mapping[str, tuple[Projection, ...]] = field(default_factory=dict)
+    unknown: str = ""  # why there are none
 
     @property
     def depth(self) -> int:
         return len(self.names)
+
+    @property
+    def ends(self) -> tuple[Operation, ...]:
+        """Of layers that are not modules: where the stream starts, and where it is after each of them."""
+        stack = self.stack
+        last = [] if stack is None else [block.branches[-1] for block in stack.blocks]
+        return () if stack is None else (stack.start, *(b.outlet or b.total for b in last))
 
     @property
     def modules(self) -> tuple[str, ...]:
@@ -60,30 +72,64 @@ class Layers:
 def layers_of(model: nn.Module | ModelMap, batch: Any = None) -> Layers:
     """The blocks of the stack that `measure` reads; the largest family of like siblings if it has no residual stack.
 
-    Raises if it has a stack whose blocks are not modules, unless there are as many siblings: others would be something
-    else than what is measured.
+    Blocks that are not modules are read where their residual sums are.
     """
     where = ModelMap.of(model)
     try:
         stack = where.reading(batch).default
     except BadInput:
         stack = None
-    if stack is None or all(branch.skip is None for branch in stack.branches):  # no residual sums
+    if stack is None or all(
+        branch.skip is None for branch in stack.branches
+    ):  # no residual sums were followed
         try:
             return Layers(tuple(block.name for block in where.complete(batch).blocks), leaf=False)
         except BadInput:  # not a transformer
+            if stack is not None and all(block.module is None for block in stack.blocks):
+                return _without_modules(where, stack)
             return _siblings(where.model)
     names = tuple(block.module for block in stack.blocks if block.module is not None)
     if len(names) < stack.depth:
+        return _without_modules(where, stack)
+    return Layers(names, leaf=False, weights=None if stack.weights is None else frozenset(stack.weights))
+
+
+def _without_modules(where: ModelMap, stack: Stack) -> Layers:
+    """Blocks whose parts lie side by side in one module, in lists of parts, or as slices of stacked parameters."""
+    name = stack.name or type(where.model).__name__
+    blocks, why = where.by_behavior(stack)
+    names = tuple(f"{stack.name}.{index}".lstrip(".") for index in range(stack.depth))
+    if not blocks:
         with suppress(BadInput):
             siblings = _siblings(where.model)
             if siblings.depth == stack.depth and not siblings.leaf:
                 return siblings
-        raise BadInput(
-            f"{stack.name or type(where.model).__name__} has blocks ({stack.depth}) that are not modules of their own, "
-            "and a plan scales whole modules. Put each block into a module, or set the weights yourself."
-        )
-    return Layers(names, leaf=False, weights=None if stack.weights is None else frozenset(stack.weights))
+        read = all(branch.skip is not None for branch in stack.branches)
+        writers = where.writers(stack) if read else {}
+        unknown = f"the {stack.depth} blocks of {name}: {next(iter(stack.not_read), why)}"
+        return Layers(names, leaf=False, stack=stack, roles=writers, unknown="" if writers else unknown)
+    roles = {
+        f"{kind}.{p.role}": tuple(q for b in blocks for q in _of_kind(b, kind) if q.role == p.role)
+        for kind in ("attention", "mlp")
+        for p in _of_kind(blocks[0], kind)
+    }
+    return Layers(names, leaf=False, stack=stack, roles=roles)
+
+
+def _runs(module: nn.Module) -> bool:
+    """Whether it can be called; containers and holders of parts cannot."""
+    return type(module).forward is not nn.Module.forward
+
+
+def _of_kind(block: BlockSite, kind: str) -> tuple[Projection, ...]:
+    """Its matrices, those that are fused with others as a whole."""
+    site = block.attention if kind == "attention" else block.mlp
+    fused = (p.rows.groups * p.rows.size if p.rows else p.fan_out for p in (site.projections if site else ()))
+    return (
+        ()
+        if site is None
+        else tuple(replace(p, rows=None, fan_out=out) for p, out in zip(site.projections, fused, strict=True))
+    )
 
 
 def _siblings(model: nn.Module) -> Layers:
@@ -107,7 +153,7 @@ def _families(module: nn.Module) -> Iterator[list[str]]:
     groups: dict[object, list[str]] = {}
     for key, child in module.named_children():
         shapes = tuple((path, tuple(p.shape)) for path, p in child.named_parameters())
-        if not any(len(shape) > 1 for _, shape in shapes):
+        if not _runs(child) or not any(len(shape) > 1 for _, shape in shapes):
             continue
         alike = (type(child), shapes) if isinstance(child, GENERIC) else type(child)
         groups.setdefault(alike, []).append(key)
@@ -198,6 +244,11 @@ def matrix_changes(
 ) -> tuple[Change, ...]:
     """A change for each of these matrices in every layer, at its own standard deviation, or at gain one (`unit`)."""
     changes = []
+    for path in paths if layers.stack is not None else ():
+        free = [p for p in layers.roles[path] if all(map(exclusions.allows, p.parameters))]
+        for place in {(p.parameter, p.index): p for p in free}.values():
+            old, new = _rms(place.weight(model)), 1 / math.sqrt(place.fan_in)
+            changes.append(Change(replace(place, role=path), old, new if unit else old, draw, reason))
     for name, path in _named(layers, paths, exclusions):
         parameter = model.get_parameter(name)
         fan_in = math.prod(parameter.shape[1:])
@@ -238,6 +289,8 @@ def copies_of_first(model: nn.Module, layers: Layers, paths: Sequence[str]) -> l
 
     One equal matrix is no copy: it may be a table, or a start that was meant.
     """
+    if layers.stack is not None:
+        return _copied_places(model, layers)
     copies, parameters = [], dict(model.named_parameters(remove_duplicate=False))
     random = [path for path in paths if not is_structured(parameters[f"{layers.names[0]}.{path}"])]
     for layer in layers.modules[1:]:
@@ -253,6 +306,16 @@ def copies_of_first(model: nn.Module, layers: Layers, paths: Sequence[str]) -> l
     return copies
 
 
+def _copied_places(model: nn.Module, layers: Layers) -> list[str]:
+    copies = []
+    for index in range(1, layers.depth):
+        pairs = [(places[0], places[index]) for places in layers.roles.values()]
+        own = [(a, b) for a, b in pairs if (a.parameter, a.index) != (b.parameter, b.index)]
+        if own and all(torch.equal(a.weight(model), b.weight(model)) for a, b in own):
+            copies += [b.parameter for _, b in own]
+    return copies
+
+
 def copies_in_words(copies: Sequence[str], exclusions: Exclusions) -> str:
     """What a plan does about layers that are copies of one another."""
     free = sum(exclusions.allows(name) for name in copies)
@@ -261,7 +324,8 @@ def copies_in_words(copies: Sequence[str], exclusions: Exclusions) -> str:
 
 
 def _named(layers: Layers, paths: Sequence[str], exclusions: Exclusions) -> list[tuple[str, str]]:
-    names = [(f"{layer}.{path}", path) for path in paths for layer in layers.modules]
+    modules = () if layers.stack is not None else layers.modules
+    names = [(f"{layer}.{path}", path) for path in paths for layer in modules]
     return [(name, path) for name, path in names if exclusions.allows(name) and exclusions.first(name)]
 
 
@@ -281,6 +345,8 @@ def _groups(model: nn.Module, name: str) -> int:
 
 def has_norms(model: nn.Module, layers: Layers) -> bool:
     """Whether norms stand in the layers, or between bare matrices: then sizes are relative to the stream."""
+    if layers.stack is not None:
+        return layers.stack.norm != "none"
     first = model.get_submodule(layers.names[0])
     if not layers.leaf:
         return bool(_norms(first))
@@ -321,6 +387,14 @@ class Anatomy:
 
 def anatomy_of(model: nn.Module, batch: Any, layers: Layers) -> Anatomy:
     """Read from the first layer, run alone on the input it gets from this batch."""
+    if layers.unknown:
+        raise BadInput(
+            f"no plan is possible, because it is not known which matrices end the branches of {layers.unknown}. Set "
+            "the weights yourself, or pass a model whose blocks are modules with a forward method."
+        )
+    if layers.stack is not None:
+        ends = tuple(role for role in layers.roles if role.endswith(".output"))
+        return Anatomy(tuple(layers.roles), ends, True, has_norms(model, layers), (), {}, (), 0)
     block = model.get_submodule(layers.names[0])
     shapes = dict(block.named_parameters())
     matrices = tuple(path for path in shapes if _drawn(shapes[path], path, layers))

@@ -31,6 +31,8 @@ from edgewise.probe.block_call import BlockCall
 from edgewise.probe.geometry import mean_square, separation
 from edgewise.probe.gradients import site_gradients
 from edgewise.probe.isolation import call, observed, tensors
+from edgewise.probe.places import Place
+from edgewise.probe.streams import Catch
 from edgewise.repair.layers import Layers, has_norms, layers_of
 from edgewise.repair.plan import Measured, TotalChanges, exponent_of
 from edgewise.stability.lyapunov import growth
@@ -158,16 +160,23 @@ class Meter:
     @property
     def measured(self) -> Measured:
         """What it reads, for a plan."""
-        return Measured(self.batch, self.layers.names, self.layers.leaf, self.raw)
+        return Measured(self.batch, self.layers, self.raw)
 
     def _run(self, replacements: Mapping[str, Tensor], stack: ExitStack) -> None:
         self.streams = []
+        copies = {name: buffer.clone() for name, buffer in self._copy.named_buffers()}
+        if self.layers.stack is not None:
+            places = [Place(str(number), operation=end) for number, end in enumerate(self.layers.ends)]
+            catch = Catch(places, self.layers.stack, 0, out_of_place=True)
+            with holding(self._copy, {**copies, **replacements}):
+                catch.run(self._copy, self.batch)
+            self.streams = catch.finished()
+            return
         for index, name in enumerate(self.layers.modules):
             module = self._copy.get_submodule(name)
             if index == 0:
                 stack.callback(module.register_forward_pre_hook(self._enter_first, with_kwargs=True).remove)
             stack.callback(module.register_forward_hook(self._leave).remove)
-        copies = {name: buffer.clone() for name, buffer in self._copy.named_buffers()}
         with holding(self._copy, {**copies, **replacements}):
             call(self._copy, self.batch)
         outputs = len(self.streams) - (not self.layers.leaf)

@@ -105,11 +105,10 @@ class Change:
 
 
 class Measured(NamedTuple):
-    """What totals were read on: a batch, the layers by name, and how."""
+    """What totals were read on: a batch, the layers, and how."""
 
     batch: Any
-    layers: tuple[str, ...]
-    leaf: bool
+    layers: Any  # `edgewise.repair.layers.Layers`
     raw: bool
 
 

@@ -96,6 +96,8 @@ def recognise(model: nn.Module | ModelMap, tokens: int | None, batch: Any = None
     try:
         architecture = where.described(tokens)
         places = where.sites(batch)
+        if reason := _unusual(places.blocks):
+            return reason
         if not weightless:
             architecture = describe_module(model, batch, tokens=tokens, where=where)
             stack = where.reading(batch).default
@@ -108,8 +110,6 @@ def recognise(model: nn.Module | ModelMap, tokens: int | None, batch: Any = None
         return "it is on the meta device or sharded, and has no config of a family that edgewise knows"
     if places.stacks[0].norm not in ("pre", "post", "none"):
         return f"its branches end in norms ({places.stacks[0].norm}), which undo the gains of their matrices"
-    if reason := _unusual(places.blocks):
-        return reason
     return Recognised(model, places, _with_multipliers(model, architecture), weightless)
 
 

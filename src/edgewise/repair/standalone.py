@@ -86,8 +86,9 @@ def initialize_(model, seed=0, frozen={frozen}):
             if name in kept:
                 continue
             parameter = model.get_parameter(name)
-            generator = torch.Generator().manual_seed(zlib.crc32(f"{{seed}}/{{name}}/{{role}}".encode()))
-            part = _part(parameter, stored.get("transposed"), stored.get("rows"))
+            key = f"{{seed}}/{{name}}/{{role}}" + (f"/{{stored['index']}}" if "index" in stored else "")
+            generator = torch.Generator().manual_seed(zlib.crc32(key.encode()))
+            part = _part(parameter, stored)
             shape = _shape(part, stored.get("rows"))
             values = DRAWS[draw](shape, std, generator, stored.get("groups", 1)) - stored.get("offset", 0.0)
             part.copy_(values.reshape(part.shape))
@@ -99,12 +100,15 @@ def initialize_(model, seed=0, frozen={frozen}):
 {frozen_functions}
 
 
-def _part(parameter, transposed, rows):
-    """The rows of a fused matrix, as (..., groups, rows, in)."""
-    matrix = parameter.transpose(-1, -2) if transposed else parameter
-    if rows is None:
+def _part(parameter, stored):
+    """The rows of a fused matrix, as (..., groups, rows, in); of a parameter that holds all layers, one of them."""
+    matrix = parameter[stored["index"]] if "index" in stored else parameter
+    if "split" in stored or ("index" in stored and matrix.dim() > 2):
+        matrix = matrix.flatten(0, stored.get("split", 1) - 1).flatten(1)
+    matrix = matrix.transpose(-1, -2) if stored.get("transposed") else matrix
+    if "rows" not in stored:
         return matrix
-    groups, size, start, stop = rows
+    groups, size, start, stop = stored["rows"]
     return matrix.unflatten(-2, (groups, size)).narrow(-2, start, stop - start)
 
 
@@ -215,7 +219,11 @@ def _stored(change: Change) -> dict[str, Any]:
         "groups": change.groups if change.groups > 1 else None,
         "zero_row": change.zero_row,
         "offset": change.offset,
+        "index": place.index,
+        "split": place.split if place.split > 1 else None,
     }
     return {
-        name: value for name, value in values.items() if value or (name == "zero_row" and value is not None)
+        name: value
+        for name, value in values.items()
+        if value or (name in ("zero_row", "index") and value is not None)
     }

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from edgewise.errors import BadInput
 from edgewise.models.behavior.attention import SPREAD, positions_of, read_equal_tokens, read_filled_order
-from edgewise.models.behavior.branch_matrices import attention_calls, matrices_of, weights_of
+from edgewise.models.behavior.branch_matrices import attention_calls, matrices_of, weights_of, writers_of
 from edgewise.models.behavior.dependence import read_sight, real_tokens
 from edgewise.models.behavior.experiment import TRACE_ENTRIES, Experiment, Site, Stream
 from edgewise.models.behavior.gains import read_gains
@@ -184,6 +184,7 @@ def _branch(experiment: Experiment, site: Site, step: int) -> Branch:
         matrices=matrices_of(experiment, site, kind),
         conditioned=traits.gate_size is not None,
         calls=attention_calls(experiment, site) if attends else (),
+        writers=writers_of(experiment, site),
     )
 
 

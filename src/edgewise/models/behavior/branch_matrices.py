@@ -40,6 +40,17 @@ def matrices_of(experiment: Experiment, site: Site, kind: str | None) -> tuple[B
     return tuple(matrix for matrix in found if matrix is not None) if None not in found else ()
 
 
+def writers_of(experiment: Experiment, site: Site) -> tuple[BranchMatrix, ...]:
+    """The matrices that end a branch; nothing if one of them is not a parameter."""
+    found: list[BranchMatrix | None] = []
+    for op in site.part.last:
+        whole = op.function == MULTIHEAD  # torch's own attention, of which the last matrix counts
+        found += (
+            _of_torch(experiment, op)[-1:] or [None] if whole else [_matrix(experiment, "output", op, None)]
+        )
+    return tuple(m for m in found if m is not None) if None not in found else ()
+
+
 def attention_calls(experiment: Experiment, site: Site) -> tuple[AttentionCall, ...]:
     """Where an attention is computed, and what gives its queries, keys and values; one for each of its products."""
     axes = next(iter(site.traits.axes.values()), (None, None))

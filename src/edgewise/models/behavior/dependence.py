@@ -103,14 +103,30 @@ def _gradients(
     tokens: Tensor, leaves: dict[Operation, Tensor], direction: Tensor
 ) -> dict[Operation, Tensor] | None:
     """None where the graph cannot be walked (a checkpoint that runs again without the edits)."""
+    reached = _reached(tokens)
+    own = {op: leaf for op, leaf in leaves.items() if id(leaf) in reached}
+    if not own:
+        return {}
     try:
         gradients = torch.autograd.grad(
-            tokens, list(leaves.values()), direction, retain_graph=True, allow_unused=True
+            tokens, list(own.values()), direction, retain_graph=True, allow_unused=True
         )
     except RuntimeError:
         check()
         return None
-    return {op: g for op, g in zip(leaves, gradients, strict=True) if g is not None and bool(g.any())}
+    return {op: g for op, g in zip(own, gradients, strict=True) if g is not None and bool(g.any())}
+
+
+def _reached(value: Tensor) -> set[int]:
+    """The leaves that a tensor depends on, by identity: torch looks at every leaf it is given."""
+    visited, todo, found = set(), [value.grad_fn], set()
+    while todo:
+        node: Any = todo.pop()
+        if node is not None and node not in visited:
+            visited.add(node)
+            found.add(id(getattr(node, "variable", None)))
+            todo += [parent for parent, _ in node.next_functions]
+    return found
 
 
 def _keep_rows(

@@ -29,7 +29,7 @@ from edgewise.models.behavior.trace import INPUT, Finished, Tracer
 from edgewise.models.behavior.visibility import Sight
 from edgewise.models.behavior.weight_calls import Edits
 from edgewise.models.inputs import Call, change
-from edgewise.models.state import collector_paused, is_sharded
+from edgewise.models.state import is_sharded
 
 NOISE_SEED = 7
 TRACE_ENTRIES, VALUE_ENTRIES = 2, 3  # different, so that the axis which grows is the batch
@@ -387,7 +387,7 @@ def run(
     before = register_module_forward_pre_hook(tracer.enter)
     after = register_module_forward_hook(tracer.leave, always_call=True)
     try:
-        with suppress(Finished), collector_paused(), tracer:
+        with suppress(Finished), tracer:
             model(*args, **kwargs)
     finally:
         before.remove()

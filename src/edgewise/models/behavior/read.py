@@ -52,7 +52,7 @@ from edgewise.models.behavior.stacks import (
 )
 from edgewise.models.behavior.weight_calls import Edits
 from edgewise.models.inputs import change, default_batches, tensors
-from edgewise.models.state import preserved
+from edgewise.models.state import collector_paused, preserved
 
 Result = TypeVar("Result")
 RANDOM = (
@@ -120,7 +120,7 @@ def stacks(model: nn.Module, batch: Any = None) -> tuple[str, ...]:
 @contextmanager
 def _quietly(model: nn.Module) -> Iterator[None]:
     """Evaluation mode without gradients, in which tensors count versions: by these writes in place are noticed."""
-    with torch.inference_mode(False), preserved(model, gradients=False):
+    with torch.inference_mode(False), collector_paused(), preserved(model, gradients=False):
         yield
 
 

@@ -163,6 +163,9 @@ class Branch:
     calls: tuple[
         AttentionCall, ...
     ] = ()  # of an attention: one, or one for each head or each part of the scores
+    writers: tuple[
+        BranchMatrix, ...
+    ] = ()  # the last matrices, if each is a parameter; also if roles are not certain
 
     @property
     def softmaxes(self) -> tuple[Operation, ...]:
@@ -365,7 +368,8 @@ def _block(values: Mapping[str, Any]) -> Block:
 def _branch(values: Mapping[str, Any]) -> Branch:
     parts = {"powers": Powers, "gains": Gains}
     records = {name: None if values[name] is None else kind(**values[name]) for name, kind in parts.items()}
-    lists = {"matrices": tuple(_matrices(values)), "calls": tuple(map(_call, values.get("calls", ())))}
+    lists: dict[str, Any] = {name: tuple(_matrices(values.get(name, ()))) for name in ("matrices", "writers")}
+    lists["calls"] = tuple(map(_call, values.get("calls", ())))
     return Branch(**_tuples(values) | dict(_operations(values)) | records | lists)
 
 
@@ -388,8 +392,8 @@ def _projection_call(values: Sequence[Any] | None) -> ProjectionCall | None:
     )
 
 
-def _matrices(values: Mapping[str, Any]) -> Iterator[BranchMatrix]:
-    for role, parameter, transposed, rows, *rest in values.get("matrices", ()):
+def _matrices(listed: Sequence[Any]) -> Iterator[BranchMatrix]:
+    for role, parameter, transposed, rows, *rest in listed:
         yield BranchMatrix(role, parameter, transposed, None if rows is None else tuple(rows), *rest)
 
 
