@@ -22,7 +22,7 @@ import edgewise
 from edgewise.monitor.detectors import BEYOND
 from edgewise.monitor.read_run import Run
 from edgewise.monitor.series import LOOKS
-from edgewise.nouns.figure import Curve, Panel
+from edgewise.nouns.card import Curve, Panel
 from edgewise.present import Sheet
 from edgewise.study import Claim, Result
 from edgewise.study.tasks import task

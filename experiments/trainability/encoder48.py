@@ -11,6 +11,7 @@ import torch
 from matplotlib.figure import Figure
 from torch import nn
 
+from edgewise.present import proof_sheet
 from edgewise.study import Claim, Result, prove
 from edgewise.study.proof import Arm, Proof, compare
 
@@ -93,4 +94,4 @@ def draw(results: list[Result]) -> Figure:
     title = f"torch.nn.TransformerEncoder, {case['depth']} layers, learning to read digits"
     seeds = f"width {WIDTH}, {len(results)} seeds (band: lowest to highest)"
     scale = f"{seeds},\nrates tuned per arm; dotted: a guess at random"
-    return proof.sheet(title, scale, stride=case["steps"] / proof.steps).draw()
+    return proof_sheet(proof, title, scale, stride=case["steps"] / proof.steps).draw()

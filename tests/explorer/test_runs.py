@@ -19,7 +19,7 @@ from edgewise.monitor.run_folder import RunFolder
 fastapi_client = pytest.importorskip("fastapi.testclient", reason="the extra `explore` is not installed")
 
 from edgewise.explorer.server import application  # noqa: E402
-from edgewise.present import run_files, run_picture, run_report  # noqa: E402
+from edgewise.present import run_files, run_report  # noqa: E402
 from tests.support.run_folders import ABOUT, ALARM, COLUMNS, DAMAGED, HOSTILE, NAMES, spoil, write  # noqa: E402
 
 
@@ -84,9 +84,9 @@ def test_a_long_run_shows_the_worst_row_of_each_column() -> None:
     steps = np.arange(5000)
     values = np.ones((5000, 2), np.float32)
     values[777, 1] = 50
-    rows = run_picture.Rows(steps, steps.astype(float), values)
-    answer = run_picture.picture(["block.0.largest_logit", "block.1.largest_logit"], rows, None)
-    assert len(answer["steps"]) == run_picture.MOST_COLUMNS and max(answer["heat"]["rows"][1]) == 50
+    rows = run_files.Rows(steps, steps.astype(float), values)
+    answer = run_files.picture(["block.0.largest_logit", "block.1.largest_logit"], rows, None)
+    assert len(answer["steps"]) == run_files.MOST_COLUMNS and max(answer["heat"]["rows"][1]) == 50
     assert answer["steps"][0][0] == 0 and answer["steps"][-1][1] == 4999 and answer["rows_in_column"] == 13
 
 
@@ -167,8 +167,8 @@ def test_numbers_that_are_not_finite_are_left_out(client: Any, home: Path) -> No
 
 
 def test_what_was_never_observed_is_no_curve_and_what_was_has_its_range() -> None:
-    rows = run_picture.Rows(np.arange(3), np.zeros(3), np.array([[1, 0.01], [2, 0.02], [3, 0.5]], np.float32))
-    curves = run_picture.picture(["loss", "update_ratio"], rows, None)["curves"]
+    rows = run_files.Rows(np.arange(3), np.zeros(3), np.array([[1, 0.01], [2, 0.02], [3, 0.5]], np.float32))
+    curves = run_files.picture(["loss", "update_ratio"], rows, None)["curves"]
     assert curves["update_ratio"]["values"] == [0.01, 0.02, 0.5] and curves["update_ratio"]["healthy"] == [
         1e-5,
         0.03,

@@ -13,7 +13,8 @@ import torch
 import edgewise
 from edgewise import present
 from edgewise.monitor.read_run import Run
-from edgewise.present import audit_card, card_of
+from edgewise.present import card_of
+from edgewise.present.cards import listing
 from tests.rehearsal.test_screen import RATE
 from tests.support.html_elements import Elements
 from tests.support.run_folders import write
@@ -102,7 +103,7 @@ def test_cards_of_the_other_results() -> None:
     findings = edgewise.audit_initialization(model)
     audit = card_of(findings)
     assert findings and len(audit.sentences) == len(findings)
-    assert audit.sentences[0] in "\n".join(audit_card.listing(findings))
+    assert audit.sentences[0] in "\n".join(listing(findings))
     assert card_of([]).answer == "nothing to report"
     with pytest.raises(edgewise.BadInput, match="got a int"):
         card_of(3)

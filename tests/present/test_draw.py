@@ -9,7 +9,7 @@ import pytest
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from edgewise.nouns.figure import Curve, Panel
+from edgewise.nouns.card import Curve, Panel
 from edgewise.nouns.verdict import Exponent
 from edgewise.present.depth_curves import _second_half
 from edgewise.present.draw import PANEL_HEIGHT, ROLES, _plain_if_short, draw_sheet

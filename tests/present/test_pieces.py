@@ -13,9 +13,8 @@ import pytest
 
 import edgewise
 from edgewise.nouns.verdict import Outcome
-from edgewise.present.documents import statistics
-from edgewise.present.html import glyph
-from edgewise.present.svg import BOTTOM, name_beside
+from edgewise.present.depth_curves import statistics
+from edgewise.present.html import BOTTOM, glyph, name_beside
 
 
 @pytest.mark.parametrize("room", ["present", "explorer"])

@@ -9,7 +9,7 @@ import pytest
 
 import edgewise
 from edgewise.errors import BadInput
-from edgewise.nouns.figure import Arrows
+from edgewise.nouns.card import Arrows
 from edgewise.present import Curve, Panel, Sheet
 from edgewise.present.planes import geometric
 

@@ -16,10 +16,8 @@ from edgewise.errors import BadInput
 from edgewise.nouns.perceptron import Perceptron
 from edgewise.present import wording
 from edgewise.present.cards import depth_rows
-from edgewise.present.html import table
-from edgewise.present.html_report import Subject, after_fix, page
-from edgewise.present.markup import LARGEST
-from edgewise.present.svg import Scale
+from edgewise.present.html import LARGEST, HeightScale, table
+from edgewise.present.html_report import ReportSubject, after_fix, page
 from tests.support.html_elements import Elements
 
 POST = edgewise.transformer(depth=24, tokens=64, norm="post", activation="tanh", mlp_bias=0.1).replace(
@@ -28,13 +26,13 @@ POST = edgewise.transformer(depth=24, tokens=64, norm="post", activation="tanh",
 
 
 @pytest.fixture(scope="module")
-def subject() -> Subject:
+def subject() -> ReportSubject:
     trace = edgewise.predict(POST)
     verdict = edgewise.judge(trace)
-    return Subject(verdict, trace, after=after_fix(verdict, trace), command="edgewise report x")
+    return ReportSubject(verdict, trace, after=after_fix(verdict, trace), command="edgewise report x")
 
 
-def test_the_words_are_those_of_the_shell(subject: Subject) -> None:
+def test_the_words_are_those_of_the_shell(subject: ReportSubject) -> None:
     text = Elements(page(subject)).plain
     verdict = subject.verdict
     assert "Will not train" in text and wording.title(verdict) in text
@@ -47,7 +45,7 @@ def test_the_words_are_those_of_the_shell(subject: Subject) -> None:
     assert "edgewise report x" in text and f"edgewise {edgewise.__version__}" in text
 
 
-def test_the_page_has_no_script_loads_nothing_and_its_policy_says_so(subject: Subject) -> None:
+def test_the_page_has_no_script_loads_nothing_and_its_policy_says_so(subject: ReportSubject) -> None:
     text = page(subject)
     html = Elements(text)
     assert "script" not in {tag for tag, _ in html.elements}
@@ -61,7 +59,7 @@ def test_the_page_has_no_script_loads_nothing_and_its_policy_says_so(subject: Su
     assert f"style-src 'sha256-{digest}'" in policy and "script-src" not in policy
 
 
-def test_the_curves_are_the_numbers(subject: Subject) -> None:
+def test_the_curves_are_the_numbers(subject: ReportSubject) -> None:
     """The solid line of the overlap passes through the trace's values; three pictures, each with its dashed line."""
     text = page(subject)
     pictures = re.findall(r"<svg viewBox=\"0 0 210 150\".*?</svg>", text)
@@ -78,7 +76,7 @@ def test_the_curves_are_the_numbers(subject: Subject) -> None:
 
 
 def test_values_beyond_the_axis_stay_inside_the_picture() -> None:
-    axis = Scale(-2.0, 2.0)
+    axis = HeightScale(-2.0, 2.0)
     assert [axis.place(v) for v in (0.0, 1e-9, 1.0, 1e9, float("inf"))] == [122, 122, 75, 28, 28]
 
 
@@ -116,7 +114,7 @@ HOSTILE = (
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_names_of_others_add_no_element_and_no_attribute(name: str, subject: Subject) -> None:
+def test_names_of_others_add_no_element_and_no_attribute(name: str, subject: ReportSubject) -> None:
     """As the network's name, a note, an assumption, a finding, an error of the audit and a command."""
     assert subject.trace is not None
     network = replace(POST, name=name, assumed=(name,))
@@ -213,7 +211,7 @@ def test_measurement_and_theory_side_by_side(tmp_path: Path) -> None:
     assert "torch 2" in html.plain
 
 
-def test_rows_follow_the_trace(subject: Subject) -> None:
+def test_rows_follow_the_trace(subject: ReportSubject) -> None:
     assert subject.trace is not None
     assert depth_rows(subject.verdict, subject.trace).norm == pytest.approx(
         subject.trace.blocks("norm") ** 0.5
@@ -222,8 +220,8 @@ def test_rows_follow_the_trace(subject: Subject) -> None:
 
 
 def test_ticks_are_both_ends_and_the_middle() -> None:
-    assert Scale(0.0, 1.0, logarithmic=False).ticks() == [(0.0, "0"), (0.5, "0.5"), (1.0, "1")]
-    assert [value for value, _ in Scale(-1.0, 3.0).ticks()] == pytest.approx([0.1, 10.0, 1000.0])
+    assert HeightScale(0.0, 1.0, logarithmic=False).ticks() == [(0.0, "0"), (0.5, "0.5"), (1.0, "1")]
+    assert [value for value, _ in HeightScale(-1.0, 3.0).ticks()] == pytest.approx([0.1, 10.0, 1000.0])
 
 
 def test_a_table_is_named_by_its_label_or_its_first_column() -> None:

@@ -14,10 +14,9 @@ import pytest
 from edgewise.cli.main import run
 from edgewise.errors import BadInput
 from edgewise.monitor.alarm import ADVICE, MEANING
-from edgewise.nouns.figure import Curve, Panel
-from edgewise.present.markup import LARGEST
+from edgewise.nouns.card import Curve, Panel
+from edgewise.present.html import LARGEST, picture
 from edgewise.present.run_report import page, read
-from edgewise.present.svg import picture
 from tests.support.html_elements import Elements
 from tests.support.run_folders import ALARM, DAMAGED, HOSTILE, spoil, write
 

@@ -127,7 +127,7 @@ class Cure:
 
     def json(self, proof: Proof | None) -> Document:
         """Return `schema/fix-1.json`."""
-        from edgewise.present.documents import stamp
+        from edgewise.present.depth_curves import stamp
 
         verdicts = {"now": self.now, "then": self.then}
         return {
@@ -187,7 +187,7 @@ def factory_of(target: Subject) -> Callable[[], nn.Module]:
 
 def nothing_to_fix(name: str, plan: Plan, now: Verdict | None) -> str:
     """Return why there is no plan, and where else to look."""
-    from edgewise.present.audit_card import capitalised
+    from edgewise.present.cards import capitalised
     from edgewise.present.plan_card import totals_in_words
 
     outcome = "" if now is None else f" It is judged as: {now.outcome.value}."

@@ -304,7 +304,7 @@ def _as_arguments(row: Tensor, model: nn.Module) -> Any:
 def write_repair(path: Path, audit: Sequence[AuditFinding]) -> int:
     """Write a module with `repair(model)` for errors and warnings; return how many there are."""
     from edgewise.audit.finding import Severity
-    from edgewise.present.audit_card import group
+    from edgewise.present.cards import group
 
     repairs = [finding for finding in audit if finding.severity is not Severity.NOTE and finding.repair]
     body = [

@@ -18,7 +18,7 @@ from edgewise.models.source import ACCEPTED
 from edgewise.progress import ProgressBar
 
 if TYPE_CHECKING:
-    from edgewise.present.html_report import Subject
+    from edgewise.present.html_report import ReportSubject
 
 SAVED = ".npz"
 EPILOG = (
@@ -153,31 +153,31 @@ def _of_description(
     changes: Document,
     start_overlap: float,
     readout: str,
-) -> Subject:
+) -> ReportSubject:
     from edgewise import verbs
-    from edgewise.present.html_report import Subject, after_fix
+    from edgewise.present.html_report import ReportSubject, after_fix
 
     network = describe_with(source, depth, tokens, changes)
     trace = verbs.predict(network, start_overlap=start_overlap, readout=readout)
     verdict = verbs.judge(trace)
-    return Subject(verdict, trace, after=after_fix(verdict, trace))
+    return ReportSubject(verdict, trace, after=after_fix(verdict, trace))
 
 
-def _of_trace(path: Path) -> Subject:
+def _of_trace(path: Path) -> ReportSubject:
     from edgewise import verbs
     from edgewise.nouns.trace import Trace
-    from edgewise.present.html_report import Subject, after_fix
+    from edgewise.present.html_report import ReportSubject, after_fix
 
     trace = Trace.load(path)
     verdict = verbs.judge(trace)
     verdict = verdict if verdict.name else verdict.with_provenance(name=path.stem)
-    return Subject(verdict, trace, after=after_fix(verdict, trace))
+    return ReportSubject(verdict, trace, after=after_fix(verdict, trace))
 
 
-def _of_measurement(source: str, batch: str | None, tokens: int | None, seeds: int) -> Subject:
+def _of_measurement(source: str, batch: str | None, tokens: int | None, seeds: int) -> ReportSubject:
     from edgewise.cli.measure_command import READOUTS, audited, beside_theory
-    from edgewise.present.audit_card import leading, listing
-    from edgewise.present.html_report import Subject, after_fix
+    from edgewise.present.cards import leading, listing
+    from edgewise.present.html_report import ReportSubject, after_fix
     from edgewise.probe.measure import measure
     from edgewise.probe.subjects import subject
 
@@ -187,7 +187,7 @@ def _of_measurement(source: str, batch: str | None, tokens: int | None, seeds: i
     trace = measure(target, inputs, seeds=seeds, readouts=READOUTS, tokens=tokens)
     measurement = beside_theory(target.name, trace, audit())
     verdict, trace = measurement.verdict, measurement.trace
-    return Subject(
+    return ReportSubject(
         verdict,
         trace,
         theory=measurement.theory,

@@ -43,11 +43,9 @@ from edgewise.nouns.architecture import Architecture
 from edgewise.nouns.knobs import KNOBS
 from edgewise.nouns.verdict import Outcome, Remedy, Verdict, finite, per_cent
 from edgewise.present import wording
-from edgewise.present.cards import DepthRows, depth_rows, verdict_card
-from edgewise.present.html import KINDS
-from edgewise.present.html_report import Subject, after_fix, page
-from edgewise.present.markup import prose, sentence_case
-from edgewise.present.python_code import code_lines
+from edgewise.present.cards import DepthRows, code_lines, depth_rows, verdict_card
+from edgewise.present.html import KINDS, prose, sentence_case
+from edgewise.present.html_report import ReportSubject, after_fix, page
 
 R = TypeVar("R", bound=BaseModel)
 API = 1
@@ -271,7 +269,7 @@ def report(wanted: PointRequest) -> str:
     """Return the page of `edgewise report` for one network."""
     trace = verbs.predict(moved(wanted), readout=wanted.readout)
     verdict = verbs.judge(trace)
-    return page(Subject(verdict, trace, after=after_fix(verdict, trace)))
+    return page(ReportSubject(verdict, trace, after=after_fix(verdict, trace)))
 
 
 @dataclass(frozen=True)

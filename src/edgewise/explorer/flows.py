@@ -25,7 +25,7 @@ from edgewise.explorer.responses import REFUSED, by_thread, in_turn, json_reply
 from edgewise.nouns.architecture import Architecture, transformer
 from edgewise.nouns.verdict import FixedPoint, per_cent
 from edgewise.present import wording
-from edgewise.present.markup import prose
+from edgewise.present.html import prose
 from edgewise.verbs import judge, predict
 
 router = APIRouter()

@@ -17,7 +17,7 @@ from edgewise.explorer.answers import as_bytes, rounded
 from edgewise.explorer.requests import Document, PageRequest
 from edgewise.explorer.responses import REFUSED, json_reply, pieces, waited
 from edgewise.present import wording
-from edgewise.present.markup import prose
+from edgewise.present.html import prose
 
 if TYPE_CHECKING:
     from edgewise.landscape import Plane

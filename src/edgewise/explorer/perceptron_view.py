@@ -19,7 +19,7 @@ from edgewise.nouns.knobs import ACTIVATIONS
 from edgewise.nouns.perceptron import Perceptron
 from edgewise.nouns.verdict import per_cent
 from edgewise.present import wording
-from edgewise.present.markup import prose
+from edgewise.present.html import prose
 from edgewise.theory.averages.activations import activation
 from edgewise.theory.perceptron.edge_of_chaos import boundary, length_fixed_point
 from edgewise.theory.perceptron.maps import PerceptronMaps, PerceptronTheory

@@ -24,7 +24,7 @@ from edgewise.explorer.responses import REFUSED, in_turn, json_reply
 from edgewise.files import read_arrays, read_json
 from edgewise.monitor.read_run import Run, ended
 from edgewise.present import run_files, run_report
-from edgewise.present.run_picture import picture
+from edgewise.present.run_files import picture
 from edgewise.present.run_report import alarms, note, state, unseen, unseen_at_a_glance
 
 router = APIRouter()

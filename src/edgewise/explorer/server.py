@@ -158,7 +158,9 @@ async def map_with_positions(wanted: AxesRequest, request: HttpRequest) -> Strea
     """
     plain = await by_worker(points, request, answers.map_answer, MapRequest(**wanted.model_dump()))
     await here(lambda: refuse_without_positions(wanted))
-    return StreamingResponse(events(wanted, json.loads(plain.body), request), media_type="text/event-stream")
+    return StreamingResponse(
+        events(wanted, json.loads(bytes(plain.body)), request), media_type="text/event-stream"
+    )
 
 
 @router.post("/point", responses=REFUSED)
@@ -175,7 +177,7 @@ async def point(wanted: PointRequest, request: HttpRequest) -> Response:
 @router.post("/report", responses=REFUSED, response_class=Response)
 async def report(wanted: PointRequest, request: HttpRequest) -> Response:
     """Return the report of one network, as a file."""
-    text = json.loads((await _described(request, answers.report, wanted)).body)
+    text = json.loads(bytes((await _described(request, answers.report, wanted)).body))
     headers = {"content-disposition": 'attachment; filename="report.html"'}
     return Response(text, media_type="text/html; charset=utf-8", headers=headers)
 
@@ -242,7 +244,7 @@ def serve(host: str, port: int, share: bool, tell: Callable[[str], None], folder
         logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
         stop(number, frame)
 
-    server.handle_exit = leave  # type: ignore[method-assign]
+    server.handle_exit = leave  # type: ignore[method-assign, assignment]
     if (
         threading.current_thread() is threading.main_thread()
     ):  # uvicorn raises the signal again when it has stopped

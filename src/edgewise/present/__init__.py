@@ -10,56 +10,65 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from edgewise.nouns.card import Card
-    from edgewise.nouns.figure import Arrows, Curve, Dots, Map, Marker, Panel, Sheet, finite_limit
+    from edgewise.nouns.card import Arrows, Card, Curve, Dots, Map, Marker, Panel
     from edgewise.present.cards import card_of
-    from edgewise.present.depth_curves import beside, block_numbers, depth_profile, overlap
-    from edgewise.present.documents import comparison, measurement, prediction
-    from edgewise.present.draw import as_figure, check_path
-    from edgewise.present.draw import draw_sheet as draw_sheet
-    from edgewise.present.draw import figure_png as figure_png
-    from edgewise.present.draw import save_figure as save_figure
+    from edgewise.present.depth_curves import (
+        beside,
+        block_numbers,
+        comparison,
+        depth_profile,
+        measurement,
+        overlap,
+        prediction,
+    )
+    from edgewise.present.draw import check_path
     from edgewise.present.html import as_html
     from edgewise.present.html_report import write_plan as write_plan
     from edgewise.present.html_report import write_proof as write_proof
     from edgewise.present.html_report import write_verdict as write_verdict
-    from edgewise.present.planes import perceptron_plane, phase_diagram, vector_field
+    from edgewise.present.plan_card import proof_sheet as proof_sheet
+    from edgewise.present.planes import (
+        Relief,
+        landscape,
+        landscape_line,
+        perceptron_plane,
+        phase_diagram,
+        vector_field,
+    )
     from edgewise.present.rate_card import learning_rates
-    from edgewise.present.relief import Relief, landscape, landscape_line
+    from edgewise.present.sheet import Sheet, as_figure, finite_limit
     from edgewise.present.text import as_text
 
 # The last of these are for the methods of results; users call the methods.
 _HOMES = {
-    "Arrows": "nouns.figure",
+    "Arrows": "nouns.card",
     "Card": "nouns.card",
-    "Curve": "nouns.figure",
-    "Dots": "nouns.figure",
-    "Map": "nouns.figure",
-    "Marker": "nouns.figure",
-    "Panel": "nouns.figure",
-    "Relief": "present.relief",
-    "Sheet": "nouns.figure",
-    "as_figure": "present.draw",
+    "Curve": "nouns.card",
+    "Dots": "nouns.card",
+    "Map": "nouns.card",
+    "Marker": "nouns.card",
+    "Panel": "nouns.card",
+    "Relief": "present.planes",
+    "Sheet": "present.sheet",
+    "as_figure": "present.sheet",
     "as_html": "present.html",
     "as_text": "present.text",
     "beside": "present.depth_curves",
     "block_numbers": "present.depth_curves",
     "card_of": "present.cards",
     "check_path": "present.draw",
-    "comparison": "present.documents",
+    "comparison": "present.depth_curves",
     "depth_profile": "present.depth_curves",
-    "draw_sheet": "present.draw",
-    "figure_png": "present.draw",
-    "finite_limit": "nouns.figure",
-    "landscape": "present.relief",
-    "landscape_line": "present.relief",
+    "finite_limit": "present.sheet",
+    "landscape": "present.planes",
+    "landscape_line": "present.planes",
     "learning_rates": "present.rate_card",
-    "measurement": "present.documents",
+    "measurement": "present.depth_curves",
     "overlap": "present.depth_curves",
     "perceptron_plane": "present.planes",
     "phase_diagram": "present.planes",
-    "prediction": "present.documents",
-    "save_figure": "present.draw",
+    "prediction": "present.depth_curves",
+    "proof_sheet": "present.plan_card",
     "vector_field": "present.planes",
     "write_plan": "present.html_report",
     "write_proof": "present.html_report",

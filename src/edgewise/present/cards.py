@@ -1,28 +1,29 @@
-"""The card of every result: what is said about it, made once for all renderers."""
+"""The card of every result, made once for all renderers; a description as Python code; the audit of the weights."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from edgewise.audit.finding import AuditFinding, Severity
 from edgewise.errors import BadInput
-from edgewise.nouns.architecture import Architecture
-from edgewise.nouns.card import Card, CardTable
-from edgewise.nouns.figure import Curve, Panel
+from edgewise.nouns.architecture import Architecture, transformer
+from edgewise.nouns.card import Card, CardTable, Curve, Panel
 from edgewise.nouns.knobs import KNOBS
 from edgewise.nouns.perceptron import PERCEPTRON_KNOBS, Perceptron
 from edgewise.nouns.trace import Trace
 from edgewise.nouns.verdict import Outcome, Verdict
 from edgewise.present import wording
-from edgewise.present.python_code import unusual_knobs
 from edgewise.present.text import columns
+from edgewise.repair.plan import counting_word
 
 if TYPE_CHECKING:
     from edgewise.judgement.comparison import Comparison
+
 
 MORE = "About the start of training only. Numbers: verdict.findings, verdict.json()."
 LONGEST = 80  # letters of a value in a table
@@ -58,7 +59,7 @@ def card_of(record: Any) -> Card:
 
         return run_card(record)
     if isinstance(record, Sequence) and all(type(each).__name__ == "AuditFinding" for each in record):
-        from edgewise.present.audit_card import audit_card
+        from edgewise.present.cards import audit_card
 
         return audit_card(record)
     raise BadInput(
@@ -175,17 +176,17 @@ def depth_panels(
                 if row
             )
             log_y = name != "overlap"
-            bounds = _decades(name, curves) if log_y else (0.0, 1.0)
+            bounds = (0.0, 1.0)
+            if (
+                log_y
+            ):  # a decade or two to each side, or what the curves need: networks can be compared by eye
+                values = [
+                    abs(math.log10(y)) for curve in curves for y in curve.y if math.isfinite(y) and y > 0
+                ]
+                reach = max([2 if name == "gradient" else 1, *(math.ceil(value - 1e-9) for value in values)])
+                bounds = 10.0 ** -min(reach, MOST_DECADES), 10.0 ** min(reach, MOST_DECADES)
             panels.append(Panel(title, names.blocks, "", curves, legend=False, log_y=log_y, y_range=bounds))
     return tuple(panels)
-
-
-def _decades(name: str, curves: Sequence[Curve]) -> tuple[float, float]:
-    """One or two decades to each side, or as many as the curves need: two networks can be compared by eye."""
-    values = [abs(math.log10(y)) for curve in curves for y in curve.y if math.isfinite(y) and y > 0]
-    least = 2 if name == "gradient" else 1
-    reach = min(max([least, *(math.ceil(value - 1e-9) for value in values)]), MOST_DECADES)
-    return 10.0**-reach, 10.0**reach
 
 
 def trace_card(trace: Trace) -> Card:
@@ -245,4 +246,146 @@ def comparison_card(comparison: Comparison) -> Card:
         source="compared",
         sentences=tuple(sentences),
         tables=(CardTable(("They differ in", *comparison.names), rows or (("nothing", "", ""),), "columns"),),
+    )
+
+
+WIDEST = 88
+FIRST = ("depth", "tokens", "width", "heads")  # always written out
+
+
+def unusual_knobs(network: Architecture | Perceptron) -> dict[str, Any]:
+    """The knobs that are not at their defaults, sizes in any case."""
+    if isinstance(network, Perceptron):
+        return {name: getattr(network, name) for name in PERCEPTRON_KNOBS}
+    sizes = {name: getattr(network, name) for name in FIRST}
+    if network.heads and network.width % network.heads:
+        sizes["head_width"] = network.head_width  # does not follow from the others
+    usual = transformer(**sizes)
+    others = {
+        name: getattr(network, name) for name in KNOBS if getattr(network, name) != getattr(usual, name)
+    }
+    return sizes | others
+
+
+def call(function: str, arguments: dict[str, Any]) -> str:
+    """A call with keywords, on as many lines as it needs.
+
+    >>> call("edgewise.transformer", {"depth": 2, "norm": "post"})
+    "edgewise.transformer(depth=2, norm='post')"
+    """
+    parts = [f"{name}={_written(value)}" for name, value in arguments.items()]
+    if len(function) + 2 + sum(len(part) + 2 for part in parts) <= WIDEST:
+        return f"{function}({', '.join(parts)})"
+    lines = [""]
+    for part in parts:
+        if lines[-1] and len(lines[-1]) + len(part) + 6 > WIDEST:
+            lines.append("")
+        lines[-1] += f"{' ' if lines[-1] else ''}{part},"
+    inside = "\n".join(f"    {line}" for line in lines)
+    return f"{function}(\n{inside}\n)"
+
+
+def _written(value: Any) -> str:
+    if isinstance(value, (tuple, list)):
+        return "[" + ", ".join(map(_written, value)) + "]"
+    return repr(value)  # all digits: the same network, not a near one
+
+
+def code_lines(network: Architecture | Perceptron, readout: str = "token") -> str:
+    """The description and its verdict in Python; refused by nobody: a callable is written by its name."""
+    function = "edgewise.Perceptron" if isinstance(network, Perceptron) else "edgewise.transformer"
+    knobs = {
+        k: getattr(v, "__name__", "function") if callable(v) else v for k, v in unusual_knobs(network).items()
+    }
+    option = "" if readout == "token" else f", readout={readout!r}"
+    return (
+        f"import edgewise\n\nnetwork = {call(function, knobs)}\n"
+        f"print(edgewise.judge(edgewise.predict(network{option})))\n"
+    )
+
+
+LISTED = 4  # numbers of blocks that are not a run
+
+
+def leading(audit: Sequence[AuditFinding] | str) -> list[str]:
+    """Errors and warnings, which come before everything else on the screen."""
+    if isinstance(audit, str):
+        return []
+    return [
+        f"{capitalised(finding.kind.value)}: {_place(finding)}. {capitalised(finding.observation)}. "
+        "--repair FILE writes the code that fixes it."
+        for finding in audit
+        if finding.severity is not Severity.NOTE
+    ]
+
+
+def listing(audit: Sequence[AuditFinding] | str) -> Iterator[str]:
+    """The whole audit; where there is none, why."""
+    if isinstance(audit, str):
+        yield f"Initialization audit: {audit}"
+        return
+    if not audit:
+        yield "Initialization audit: nothing to report."
+        return
+    yield "Initialization audit:"
+    yield from (f"  {_sentence(finding)}" for finding in audit)
+
+
+def capitalised(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
+def group(names: Sequence[str]) -> str:
+    """Many parameters as the part of the model they share: `layers.1-23`; one as itself.
+
+    >>> group(["layers.1.attn.q", "layers.2.attn.q", "layers.2.mlp.w", "layers.1.mlp.w"])
+    'layers.1-2'
+    >>> group(["layers.1.attn.w", "layers.2.mlp.w"])
+    'layers.1-2.*.w'
+    >>> group(["layers.0.mlp.b", "layers.1.mlp.b"])
+    'layers.0-1.mlp.b'
+    >>> group(["1.layers.0.mlp.b", "1.layers.1.mlp.b"])
+    '1.layers.0-1.mlp.b'
+    """
+    place = counting_word(names)
+    parts = [name.split(".") for name in names]
+    stacks = {tuple(words[:place]) for words in parts}
+    if len(names) == 1 or place is None or len(stacks) > 1:
+        return names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"
+    inside = {".".join(words[place + 1 :]) for words in parts}
+    ends = {rest.rpartition(".")[2] for rest in inside}
+    tail = [inside.pop()] if len(inside) == 1 else ["*", ends.pop()] if len(ends) == 1 else []
+    return ".".join([*stacks.pop(), span(sorted({int(words[place]) for words in parts})), *tail])
+
+
+def span(numbers: Sequence[int]) -> str:
+    """`1-23` for a run, `0,2,4` for a few others, `0..38` for many."""
+    if len(numbers) > 1 and numbers[-1] - numbers[0] == len(numbers) - 1:
+        return f"{numbers[0]}-{numbers[-1]}"
+    return ",".join(map(str, numbers)) if len(numbers) <= LISTED else f"{numbers[0]}..{numbers[-1]}"
+
+
+def _place(finding: AuditFinding) -> str:
+    """Return the parameters of a finding in few words; one about all of them names none."""
+    return group(finding.parameters) if finding.parameters else "the model"
+
+
+def _sentence(finding: AuditFinding) -> str:
+    return (
+        f"{finding.severity.value}: {finding.kind.value}: {_place(finding)}. Observed: "
+        f"{finding.observation}. Expected: {finding.expected}."
+    )
+
+
+def audit_card(audit: Sequence[AuditFinding]) -> Card:
+    """Return what is wrong with the weights of a model, a sentence for every finding."""
+    counts = {each: sum(finding.severity is each for finding in audit) for each in Severity}
+    answer = ", ".join(f"{n} {each.value}{'' if n == 1 else 's'}" for each, n in counts.items() if n)
+    serious = any(finding.severity is not Severity.NOTE for finding in audit)
+    return Card(
+        "Initialization audit",
+        answer or "nothing to report",
+        Outcome.FAILS if serious else Outcome.TRAINS,
+        source="weights",
+        sentences=tuple(map(_sentence, audit)),
     )

@@ -1,4 +1,4 @@
-"""Curves through depth: norm, overlap and gradients per block, each with the number the verdict reads.
+"""Numbers per block: curves of norm, overlap and gradients through depth, and the JSON documents of schema/.
 
 `block_numbers` is what tables, figures and JSON all show of a trace, at the embedding and after every block.
 Shapes: S seeds, N sites, H heads, L blocks; every row is (L + 1,).
@@ -8,18 +8,28 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from edgewise.arrays import Array
 from edgewise.errors import BadInput
 from edgewise.nouns.architecture import Architecture
-from edgewise.nouns.figure import Curve, Panel, Sheet
+from edgewise.nouns.card import Curve, Panel
 from edgewise.nouns.trace import Trace
-from edgewise.nouns.verdict import Exponent, Verdict
+from edgewise.nouns.verdict import SCHEMA, Exponent, Verdict, finite
+from edgewise.present.sheet import Sheet
 from edgewise.stability.lyapunov import SEVERITY_LIMITS
 
+if TYPE_CHECKING:
+    from edgewise.audit.finding import AuditFinding
+    from edgewise.critical.critical_point import CriticalPoint
+    from edgewise.judgement.comparison import Comparison
+
+
 Rows = dict[str, Array]
+LONGEST = 32  # letters of a name
 FLOOR = 1e-300  # a smaller separation is not drawn: a logarithmic axis has no place for zero
 
 
@@ -86,17 +96,12 @@ def _labels(traces: Sequence[Trace], names: Sequence[str] | None) -> list[str]:
     """A name for every trace, told apart by a number where two are the same."""
     if names is not None and len(names) != len(traces):
         raise BadInput(f"{len(names)} names for {len(traces)} traces; give one name for each trace.")
-    labels = [_short(name) for name in names or [_name(trace) for trace in traces]]
+    own = (
+        getattr(trace.architecture, "name", "") or trace.source.partition(":")[0] or "trace"
+        for trace in traces
+    )
+    labels = [name if len(name) <= LONGEST else "…" + name[1 - LONGEST :] for name in names or own]
     return [f"{label} ({i + 1})" if labels.count(label) > 1 else label for i, label in enumerate(labels)]
-
-
-def _name(trace: Trace) -> str:
-    name = getattr(trace.architecture, "name", "")
-    return name or trace.source.partition(":")[0] or "trace"
-
-
-def _short(name: str, longest: int = 32) -> str:
-    return name if len(name) <= longest else "…" + name[1 - longest :]
 
 
 def _headline(label: str, verdict: Verdict) -> str:
@@ -242,7 +247,9 @@ def beside(trace: Trace, verdict: Verdict, theory: Trace | None = None) -> Sheet
     names = [name for name in TITLES if name in measured and np.isfinite(measured[name][0]).any()]
     panels = tuple(_measured_panel(name, measured[name], predicted.get(name), readout) for name in names)
     title = f"{verdict.name or 'model'}, {verdict.depth} blocks, measured: {verdict.outcome.value}"
-    return Sheet(title, panels, _measured_scale(trace), columns=2 if len(panels) == 4 else None)
+    width = f", width {trace.architecture.width:,}" if isinstance(trace.architecture, Architecture) else ""
+    scale = f"{trace.source.partition(';')[0]}{width}"  # theory is given the measured input and nothing else
+    return Sheet(title, panels, scale, columns=2 if len(panels) == 4 else None)
 
 
 def _measured_panel(
@@ -272,7 +279,66 @@ def _largest_gap(name: str, measured: Array, predicted: Array) -> str:
         return f"largest gap {100 * np.nanmax(np.abs(measured / predicted - 1)):.1f} %"
 
 
-def _measured_scale(trace: Trace) -> str:
-    """Where the points come from and at which size; theory is given the measured input and nothing else."""
-    width = f", width {trace.architecture.width:,}" if isinstance(trace.architecture, Architecture) else ""
-    return f"{trace.source.partition(';')[0]}{width}"
+SHOWN = ("norm", "overlap", "gradient_norm", "relative_gradient_norm", "attention_entropy", "condensation")
+
+
+def prediction(trace: Trace, verdict: Verdict, critical: CriticalPoint | None = None) -> dict[str, Any]:
+    """One network: its description, numbers per block (length depth + 1, embedding first), and verdict."""
+    numbers = block_numbers(trace)
+    blocks = {name: listed(numbers[name]) for name in SHOWN if name in numbers}
+    document = {
+        "architecture": None if trace.architecture is None else trace.architecture.to_dict(),
+        "trace": {"blocks": blocks, "source": trace.source, "readout": verdict.readout or None},
+        "verdict": verdict.json(),
+    }
+    return document | ({} if critical is None else {"critical": critical.json()}) | stamp()
+
+
+def comparison(compared: Comparison, predictions: list[dict[str, Any]]) -> dict[str, Any]:
+    """Two networks: both documents, and what differs between them."""
+    return {"comparison": compared.json(), "predictions": predictions} | stamp()
+
+
+def listed(values: NDArray[np.float64]) -> list[float | None]:
+    """A row for JSON; a number that is not finite is null."""
+    return [finite(float(value)) for value in values]
+
+
+def stamp() -> dict[str, Any]:
+    """The version of the schema and of the library."""
+    from edgewise import __version__
+
+    return {"schema": SCHEMA, "version": __version__}
+
+
+def measurement(
+    trace: Trace,
+    verdict: Verdict,
+    predicted: tuple[Trace, Verdict] | None = None,
+    audit: Sequence[AuditFinding] | None = None,
+) -> dict[str, Any]:
+    """Measured numbers with their errors and statistics, the prediction beside them, the audit of the weights."""
+    return {
+        "measured": prediction(trace, verdict),
+        "standard_errors": {name: listed(error) for name, (_, error) in rows_with_errors(trace).items()},
+        "statistics": statistics(trace),
+        "predicted": None if predicted is None else prediction(*predicted),
+        "audit": None if audit is None else [finding.json() for finding in audit],
+    } | stamp()
+
+
+def statistics(trace: Trace) -> dict[str, list[float | None]]:
+    """Per block, means over seeds and heads; growths add up over the sites of a block."""
+    rows = {
+        name: within_blocks(trace, values)
+        for name, values in trace.statistics.items()
+        if name != "pair_growth"
+    }
+    if trace.softmax_condition is not None:
+        rows["softmax_condition"] = within_blocks(trace, trace.softmax_condition)
+    if "pair_growth" in trace.statistics:
+        total = trace.statistics["pair_growth"].mean(axis=0).cumsum()[trace.block_ends()]
+        rows["pair_growth"] = total - [0.0, *total[:-1]]
+    for readout in trace.readouts:
+        rows[f"log_gradient.{readout}"] = trace.blocks("log_gradient", readout)
+    return {name: listed(row) for name, row in rows.items()}

@@ -6,10 +6,10 @@ import io
 import math
 import tempfile
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import matplotlib
 import numpy as np
@@ -23,11 +23,7 @@ from matplotlib.transforms import Bbox
 
 from edgewise.errors import BadInput
 from edgewise.files import whole_file
-from edgewise.nouns.card import Card
-from edgewise.nouns.figure import Arrows, Dots, Map, Panel, Sheet
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from edgewise.nouns.card import Arrows, Dots, Map, Panel
 
 # Colours that colour-blind readers tell apart [Okabe 2008], without its yellow (too pale for lines on white).
 LINES = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
@@ -102,7 +98,8 @@ def draw_sheet(title: str, panels: Sequence[Panel], scale: str = "", columns: in
     legends_above = 0.7 if any(panel.arrows is not None and not panel.legend_at for panel in panels) else 0.0
     columns = columns or len(panels)
     rows = -(-len(panels) // columns)
-    names = sum(_longest_name(panels[k::columns]) for k in range(columns))
+    named = [[len(name) for panel in panels[k::columns] for name in panel.y_names] for k in range(columns)]
+    names = sum(NAME_WIDTH * max(lengths, default=0) for lengths in named)
     width = max(PANEL_WIDTH * columns, SMALLEST_WIDTH) + 0.3 + names
     panel_height = max(PANEL_HEIGHT, *(NAME_HEIGHT * len(panel.y_names) for panel in panels))
     height = 0.25 * lines + rows * (panel_height + 0.2 * notes + legends_above)
@@ -114,7 +111,12 @@ def draw_sheet(title: str, panels: Sequence[Panel], scale: str = "", columns: in
             _panel(axes, panel)
         for empty in grid[len(panels) :]:
             empty.set_axis_off()
-        _shared_legend(figure, grid, panels)
+        named_rows = [
+            axes for axes, panel in zip(grid, panels, strict=False) if panel.y_names and panel.legend
+        ]
+        if named_rows:  # they have no empty corner: their legend is above the figure, once
+            handles = named_rows[0].get_legend_handles_labels()[0]
+            figure.legend(handles=handles, loc="outside upper right", ncols=len(handles))
         if scale:
             _foot(figure, scale)
         figure.draw_without_rendering()  # ticks are made late, and the style must still hold then
@@ -131,16 +133,6 @@ def draw_sheet(title: str, panels: Sequence[Panel], scale: str = "", columns: in
         figure.draw_without_rendering()
         figure.set_layout_engine("none")  # settled once: saving would settle it again, which is slow
     return figure
-
-
-def as_figure(card: Card) -> Sheet:
-    """Return the card as a figure: its panels below the answer, its sentences at the foot."""
-    if not card.figures:
-        raise BadInput(
-            f"this card has no numbers to draw: {card.title}. Its text is edgewise.present.as_text(card)."
-        )
-    title = f"{card.title}: {card.answer}" if card.answer else card.title
-    return Sheet(title, card.figures, "\n".join((*card.warnings, *card.sentences)), min(len(card.figures), 3))
 
 
 def _foot(figure: Figure, scale: str) -> None:
@@ -180,19 +172,6 @@ def _panel(axes: Axes, panel: Panel) -> None:
     _scales(axes, panel)
     if panel.legend and not panel.y_names:
         _legend(axes, panel)
-
-
-def _longest_name(panels: Sequence[Panel]) -> float:
-    """Inches that the names on the left of a column of panels need."""
-    return NAME_WIDTH * max((len(name) for panel in panels for name in panel.y_names), default=0)
-
-
-def _shared_legend(figure: Figure, grid: Iterable[Axes], panels: Sequence[Panel]) -> None:
-    """Rows with names have no empty corner: their legend stands above the figure, once."""
-    named = [axes for axes, panel in zip(grid, panels, strict=False) if panel.y_names and panel.legend]
-    if named:
-        handles = named[0].get_legend_handles_labels()[0]
-        figure.legend(handles=handles, loc="outside upper right", ncols=len(handles))
 
 
 def _scales(axes: Axes, panel: Panel) -> None:
@@ -294,29 +273,13 @@ def _one_minus(value: float) -> str:
 
 
 def _background(axes: Axes, background: Map, dots: Dots | None = None) -> None:
+    plane = background.x, background.y, background.values
     if background.classes:
         norm = BoundaryNorm(np.arange(len(background.classes) + 1) - 0.5, len(background.classes))
-        colours = ListedColormap(OUTCOMES)
-        axes.pcolormesh(
-            background.x,
-            background.y,
-            background.values,
-            cmap=colours,
-            norm=norm,
-            shading="nearest",
-            rasterized=True,
-        )
+        axes.pcolormesh(*plane, cmap=ListedColormap(OUTCOMES), norm=norm, shading="nearest", rasterized=True)
         return
     signed = TwoSlopeNorm(0.0, -background.limit, background.limit)
-    mesh = axes.pcolormesh(
-        background.x,
-        background.y,
-        background.values,
-        cmap=DIVERGING,
-        norm=signed,
-        shading="nearest",
-        rasterized=True,
-    )
+    mesh = axes.pcolormesh(*plane, cmap=DIVERGING, norm=signed, shading="nearest", rasterized=True)
     if dots is not None:
         axes.scatter(
             dots.x,
@@ -395,10 +358,9 @@ def check_path(path: str | Path) -> Path:
 def save_figure(figure: Figure, path: Path) -> Path:
     """Write beside the goal, then rename: a reader never sees half a picture."""
     suffix = path.suffix.lower()
-    from matplotlib import rc_context
-
-    with whole_file(path) as file, rc_context({"svg.hashsalt": "edgewise"}):
-        figure.savefig(file, format=suffix[1:], dpi=DOTS_PER_INCH, metadata=_undated(suffix))
+    undated = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}  # the same numbers give the same bytes
+    with whole_file(path) as file, matplotlib.rc_context({"svg.hashsalt": "edgewise"}):
+        figure.savefig(file, format=suffix[1:], dpi=DOTS_PER_INCH, metadata=undated.get(suffix, {}))
     return path
 
 
@@ -407,8 +369,3 @@ def figure_png(figure: Figure) -> bytes:
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", dpi=DOTS_PER_INCH)
     return buffer.getvalue()
-
-
-def _undated(suffix: str) -> dict[str, None]:
-    """No date inside the file: the same numbers give the same bytes."""
-    return {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}.get(suffix, {})

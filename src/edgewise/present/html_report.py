@@ -11,10 +11,9 @@ from edgewise.errors import BadInput
 from edgewise.nouns.card import Card
 from edgewise.nouns.trace import Trace
 from edgewise.nouns.verdict import Outcome, Verdict
-from edgewise.present import html, markup, wording
-from edgewise.present.cards import DepthRows, depth_rows, description_card, verdict_card
-from edgewise.present.markup import Html, element, join, prose, section
-from edgewise.present.python_code import code_lines
+from edgewise.present import html, wording
+from edgewise.present.cards import DepthRows, code_lines, depth_rows, description_card, verdict_card
+from edgewise.present.html import Html, element, join, prose, section
 
 if TYPE_CHECKING:
     from edgewise.repair.plan import Plan
@@ -24,7 +23,7 @@ PACKAGES = ("numpy", "torch", "transformers")
 
 
 @dataclass(frozen=True)
-class Subject:
+class ReportSubject:
     """What a report is about: a verdict, and what else there is of its network."""
 
     verdict: Verdict
@@ -36,24 +35,24 @@ class Subject:
     command: str = ""  # that writes this report again
 
 
-def write(path: str | Path, subject: Subject) -> Path:
+def write(path: str | Path, subject: ReportSubject) -> Path:
     """Write the report, whole or not at all."""
-    return markup.save(path, page(subject))
+    return html.save(path, page(subject))
 
 
-def page(subject: Subject) -> str:
+def page(subject: ReportSubject) -> str:
     """Return the whole document."""
     verdict = subject.verdict
     title = f"{verdict.name or 'this network'}: {verdict.outcome.value} · edgewise report"
-    return markup.document(title, _sections(subject))
+    return html.document(title, _sections(subject))
 
 
-def _sections(subject: Subject) -> Iterator[Html | None]:
+def _sections(subject: ReportSubject) -> Iterator[Html | None]:
     verdict = subject.verdict
     theory = None if subject.theory is None else depth_rows(subject.theory[1], subject.theory[0])
     after = None if subject.after is None else subject.after[1]
     card = verdict_card(verdict, subject.trace, theory=theory, after=after, lead=subject.lead, more="")
-    yield markup.header(card.title, card.source)
+    yield html.header(card.title, card.source)
     yield html.answer(card)
     yield html.sentences(card)
     fixes = [html.table_html(table) for table in card.tables if table.kind == "fixes"]
@@ -71,10 +70,10 @@ def _sections(subject: Subject) -> Iterator[Html | None]:
     if network is not None:
         yield section("The description", *map(html.table_html, description_card(network).tables))
     yield section("Repeat it", *_repeat(subject))
-    yield markup.foot(PACKAGES[: 3 if verdict.profile.measured else 1], verdict.source)
+    yield html.foot(PACKAGES[: 3 if verdict.profile.measured else 1], verdict.source)
 
 
-def _caption(subject: Subject) -> str:
+def _caption(subject: ReportSubject) -> str:
     """What every mark means."""
     names = wording.nouns(subject.verdict)
     parts = []
@@ -93,7 +92,7 @@ def _caption(subject: Subject) -> str:
     return " ".join(parts)
 
 
-def _repeat(subject: Subject) -> Iterator[Html]:
+def _repeat(subject: ReportSubject) -> Iterator[Html]:
     """The command, or the lines that make this network."""
     network = None if subject.trace is None else subject.trace.architecture
     if subject.command:
@@ -112,7 +111,9 @@ def write_verdict(verdict: Verdict, path: str | Path, trace: Trace | None = None
         raise BadInput(
             f"the trace has {trace.depth} blocks and the verdict {verdict.depth}. Give the trace it judges."
         )
-    return write(path, Subject(verdict, trace, after=None if trace is None else after_fix(verdict, trace)))
+    return write(
+        path, ReportSubject(verdict, trace, after=None if trace is None else after_fix(verdict, trace))
+    )
 
 
 def after_fix(verdict: Verdict, trace: Trace) -> tuple[str, DepthRows] | None:
@@ -155,14 +156,14 @@ def _write_card(path: str | Path, card: Card, about: str, code: str, title: str,
     tables = [html.table_html(table) for table in card.tables]
     figure = html.figure(card, " ".join(card.notes))
     sections = (
-        markup.header(card.title, about),
+        html.header(card.title, about),
         html.answer(card),
         html.sentences(card),
         *(tables if figure is not None else ()),
         section(title, *([figure] if figure is not None else tables)),
         *more,
         section("Repeat it", element("pre", code, tabindex="0")),
-        markup.foot(PACKAGES[:2]),
+        html.foot(PACKAGES[:2]),
     )
     heading = html.sentence_case(card.answer).removesuffix(".")
-    return markup.save(path, markup.document(f"{heading} · edgewise report", sections))
+    return html.save(path, html.document(f"{heading} · edgewise report", sections))

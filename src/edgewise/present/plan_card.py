@@ -9,16 +9,17 @@ from pathlib import Path
 
 import numpy as np
 
-from edgewise.nouns.card import Card, CardTable, Line
-from edgewise.nouns.figure import Curve, Panel
+from edgewise.arrays import Array
+from edgewise.nouns.card import Card, CardTable, Curve, Line, Panel
 from edgewise.nouns.verdict import Outcome, Verdict
 from edgewise.present import text as screen
 from edgewise.present import wording
-from edgewise.present.audit_card import group
+from edgewise.present.cards import group
+from edgewise.present.sheet import Sheet
 from edgewise.present.text import INDENT
 from edgewise.present.wording import whole_sentence
 from edgewise.repair.plan import Change, Plan, TotalChanges, by_pattern, spell, spread_of
-from edgewise.study.proof import Arm, Proof
+from edgewise.study.proof import Arm, Proof, spread
 
 LOSSES_SHOWN = 5  # steps of a loss curve on the screen
 POINTS = 200  # of a curve
@@ -198,7 +199,28 @@ def proof_card(proof: Proof) -> Card:
 def _losses(proof: Proof) -> Panel:
     """Both arms, with at most `POINTS` points each."""
     curves = []
-    for curve, role in zip(proof.sheet("").panels[0].curves, ("line", "second"), strict=True):
+    for curve, role in zip(proof_sheet(proof).panels[0].curves, ("line", "second"), strict=True):
         every = max(1, len(curve.x) // POINTS)
         curves.append(Curve("", np.asarray(curve.x[::every]), np.asarray(curve.y[::every]), role=role))
     return Panel("Loss", "step", "", tuple(curves), legend=False)
+
+
+def proof_sheet(proof: Proof, title: str = "", scale: str = "", stride: float = 1.0) -> Sheet:
+    """Return the figure as data; `stride` is the number of steps between two stored losses."""
+    curves = []
+    for color, arm in ((1, proof.plain), (0, proof.planned)):
+        low, middle, high = _band(arm.losses, proof.steps)
+        steps = stride * np.arange(1.0, len(middle) + 1)
+        curves.append(Curve(f"{arm.name}: {spread(arm.finals)}", steps, middle, color, band=(low, high)))
+    panel = Panel("", "step", "loss", tuple(curves), levels=(proof.chance,))
+    seeds = f"{proof.task}, {len(proof.plain.finals)} seeds (band: lowest to highest), rates tuned per arm"
+    return Sheet(title, (panel,), scale or f"{seeds}; dotted: chance")
+
+
+def _band(losses: Sequence[Sequence[float]], steps: int) -> tuple[Array, Array, Array]:
+    """Lowest, mean and highest of the seeds, each smoothed over a tenth of the run; what diverged stays at its last."""
+    whole = np.array([[*seed, *[seed[-1]] * (steps - len(seed))] for seed in losses])
+    window = max(1, steps // 10)
+    padded = np.pad(whole, ((0, 0), (window - 1, 0)), mode="edge")
+    smooth = np.array([np.convolve(seed, np.ones(window) / window, "valid") for seed in padded])
+    return smooth.min(0), smooth.mean(0), smooth.max(0)

@@ -1,30 +1,46 @@
-"""Phase diagrams and flows as figure data: exponents over two knobs, and what one block does to (norm, overlap)."""
+"""Planes as figures: exponents over two knobs, what one block does to (norm, overlap), loss landscapes."""
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import html
+import json
 import math
-from collections.abc import Callable
+import re
+import textwrap
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from edgewise.arrays import Array
 from edgewise.errors import BadInput
-from edgewise.nouns.figure import Arrows, Curve, Map, Marker, Panel, Sheet, finite_limit
+from edgewise.files import whole_file
+from edgewise.nouns.card import Arrows, Curve, Map, Marker, Panel
 from edgewise.nouns.perceptron import Perceptron
-from edgewise.nouns.verdict import FixedPoint
+from edgewise.present.sheet import Sheet, finite_limit
 from edgewise.theory.averages.activations import activation
 from edgewise.theory.perceptron.edge_of_chaos import boundary, length_fixed_point
 from edgewise.theory.perceptron.maps import summary
 from edgewise.theory.perceptron.step import chi_1
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
     from edgewise.critical.phase_diagram import PhaseDiagram
     from edgewise.critical.stream_flow import VectorField
+    from edgewise.landscape import LossLine, Plane
+
 
 OUTCOME_NAMES = ("trains", "risky", "will not train")
-EDGES = {"angle": "angle exponent 0", "gradient": "gradient exponent 0"}
+EDGES = {  # label, group, role
+    "angle": ("angle exponent 0", 6, "boundary"),
+    "gradient": ("gradient exponent 0", 2, "second_boundary"),
+}
 
 
 def phase_diagram(diagram: PhaseDiagram) -> Sheet:
@@ -35,6 +51,7 @@ def phase_diagram(diagram: PhaseDiagram) -> Sheet:
     angle = Map("log-rate per block", diagram.x, diagram.y, diagram.near_angle, limit)
     gradient = Map("log-rate per block", diagram.x, diagram.y, diagram.near_gradient, limit)
     outcome = Map("", diagram.x, diagram.y, np.asarray(diagram.outcome, float), classes=OUTCOME_NAMES)
+    shares = [f"{name} {np.mean(diagram.outcome == k):.0%}" for k, name in enumerate(OUTCOME_NAMES)]
     panels = (
         _panel(
             diagram,
@@ -50,30 +67,31 @@ def phase_diagram(diagram: PhaseDiagram) -> Sheet:
             ("gradient",),
             _at_marker(diagram, diagram.near_gradient),
         ),
-        _panel(diagram, "outcome", outcome, ("angle", "gradient"), _shares(diagram.outcome)),
+        _panel(diagram, "outcome", outcome, ("angle", "gradient"), ", ".join(shares)),
     )
-    return Sheet(_title(diagram), panels, _scale(diagram))
+    network = diagram.architecture
+    title = f"{_name(diagram)}, {network.depth} blocks: where it trains"
+    size = f"n = {network.tokens:,} tokens, d = {network.width:,}"
+    scale = f"theory, {size}, {len(diagram.x)} × {len(diagram.y)} networks"
+    return Sheet(title, panels, scale + (" (extrapolated)" if diagram.extrapolated else ""))
 
 
 def _panel(diagram: PhaseDiagram, title: str, background: Map, edges: tuple[str, ...], note: str) -> Panel:
-    curves = tuple(_edge(name, line) for name in edges for line in diagram.boundaries.get(name, ()))
+    curves = []
+    for label, group, role, lines in ((*EDGES[name], diagram.boundaries.get(name, ())) for name in edges):
+        curves += [Curve(label, line[:, 0], line[:, 1], group, role) for line in lines]
     markers = () if diagram.marker is None else (Marker(_name(diagram), *diagram.marker),)
     return Panel(
         title,
         words(diagram.x_name),
         words(diagram.y_name),
-        curves,
+        tuple(curves),
         note,
         background=background,
         markers=markers,
         log_x=geometric(diagram.x),
         log_y=geometric(diagram.y),
     )
-
-
-def _edge(name: str, line: Array) -> Curve:
-    group, role = {"angle": (6, "boundary"), "gradient": (2, "second_boundary")}[name]
-    return Curve(EDGES[name], line[:, 0], line[:, 1], group, role)
 
 
 def _at_marker(diagram: PhaseDiagram, values: Array) -> str:
@@ -85,23 +103,8 @@ def _at_marker(diagram: PhaseDiagram, values: Array) -> str:
     return f"{_name(diagram)}: {values[row, column]:+.3f} per block"
 
 
-def _shares(outcome: NDArray[np.int8]) -> str:
-    parts = [f"{name} {np.mean(outcome == k):.0%}" for k, name in enumerate(OUTCOME_NAMES)]
-    return ", ".join(parts)
-
-
 def _name(diagram: PhaseDiagram) -> str:
     return diagram.architecture.name or "this network"
-
-
-def _title(diagram: PhaseDiagram) -> str:
-    return f"{_name(diagram)}, {diagram.architecture.depth} blocks: where it trains"
-
-
-def _scale(diagram: PhaseDiagram) -> str:
-    grid = f"{len(diagram.x)} × {len(diagram.y)} networks"
-    size = f"n = {diagram.architecture.tokens:,} tokens, d = {diagram.architecture.width:,}"
-    return f"theory, {size}, {grid}" + (" (extrapolated)" if diagram.extrapolated else "")
 
 
 def words(knob: str) -> str:
@@ -121,11 +124,18 @@ def vector_field(field: VectorField, title: str = "") -> Sheet:
         "",
         "q, mean square per coordinate",
         "overlap (mean cosine)",
-        _orbits(field),
+        tuple(
+            Curve(f"from overlap {orbit[0, 1]:.2g}", orbit[:, 0], orbit[:, 1], 1 + index, "orbit")
+            for index, orbit in enumerate(field.trajectories)
+        ),
         _note(field),
         log_x=True,
         arrows=_arrows(field),
-        markers=tuple(_marker(point) for point in field.fixed_points),
+        markers=tuple(
+            Marker(f"{kind} fixed point", point.norm, point.overlap, kind)
+            for point in field.fixed_points
+            for kind in ["stable" if point.stable else "unstable"]
+        ),
     )
     network = field.architecture
     default = f"{network.name or 'this network'}: what one block does to norm and overlap"
@@ -141,16 +151,6 @@ def _arrows(field: VectorField) -> Arrows:
     speed = np.hypot(field.d_log_norm, field.d_overlap)
     label = "step of one block, |Δ(log q, overlap)|"
     return Arrows(field.norm, field.overlap, u / safe, v / safe, speed, label)
-
-
-def _orbits(field: VectorField) -> tuple[Curve, ...]:
-    orbits = enumerate(field.trajectories)
-    return tuple(Curve(f"from overlap {o[0, 1]:.2g}", o[:, 0], o[:, 1], 1 + i, "orbit") for i, o in orbits)
-
-
-def _marker(point: FixedPoint) -> Marker:
-    role = "stable" if point.stable else "unstable"
-    return Marker(f"{role} fixed point", point.norm, point.overlap, role)
 
 
 def _note(field: VectorField) -> str:
@@ -194,9 +194,9 @@ def perceptron_plane(
         background=background,
         markers=_markers(perceptron, x, y),
     )
-    return Sheet(
-        f"{_perceptron_name(source)} perceptrons: order and chaos", (panel,), "theory, infinite width"
-    )
+    function = source.activation if isinstance(source, Perceptron) else source
+    name = function if isinstance(function, str) else getattr(function, "__name__", "these")
+    return Sheet(f"{name} perceptrons: order and chaos", (panel,), "theory, infinite width")
 
 
 def _variances(name: str, bounds: Range) -> Array:
@@ -206,11 +206,6 @@ def _variances(name: str, bounds: Range) -> Array:
             f"{name} must be (low, high, count) with 0 <= low < high and count >= 2, got {bounds!r}."
         )
     return np.linspace(low, high, count)
-
-
-def _perceptron_name(source: Perceptron | str | Callable[..., Any]) -> str:
-    phi = source.activation if isinstance(source, Perceptron) else source
-    return phi if isinstance(phi, str) else getattr(phi, "__name__", "these")
 
 
 def _perceptron_note(perceptron: Perceptron | None, line: tuple[Array, Array]) -> str:
@@ -232,3 +227,217 @@ def _markers(perceptron: Perceptron | None, x: Array, y: Array) -> tuple[Marker,
     at = (perceptron.weight_variance, perceptron.bias_variance)
     shown = x[0] <= at[0] <= x[-1] and y[0] <= at[1] <= y[-1]
     return (Marker(perceptron.name or "this network", *at),) if shown else ()
+
+
+HEIGHTS = "viridis"
+LEVELS = 17
+COLUMN, SURFACE, CONTOUR = 4.2, 3.4, 4.2  # inches
+
+
+@dataclass(frozen=True, eq=False)
+class Relief:
+    """Planes side by side on one scale of colours and heights, with their roughness below."""
+
+    title: str
+    planes: dict[str, Plane]
+    limits: tuple[float, float]
+
+    def draw(self) -> Figure:
+        """A matplotlib figure: surfaces in the first row, contours in the second."""
+        return _figure(self)
+
+    def save(self, path: str | Path) -> Path:
+        """Write a .png, .svg or .pdf, or as .html a page that needs no network and can be turned with the mouse."""
+        from edgewise.present.draw import check_path, save_figure
+
+        if Path(path).suffix.lower() == ".html":
+            return write_page(Path(path), self.title, self.limits, self.planes)
+        return save_figure(self.draw(), check_path(path))
+
+    def _repr_png_(self) -> bytes:
+        from edgewise.present.draw import figure_png
+
+        return figure_png(self.draw())
+
+
+def landscape(planes: Plane | Mapping[str, Plane], title: str = "", shared_scale: bool = True) -> Relief:
+    """One plane, or several by name; with a shared scale their heights can be compared, else each has its own."""
+    named = _named(planes, 2)
+    heights = np.concatenate([_finite(plane.losses) for plane in named.values()])
+    limits = (float(heights.min()), float(heights.max())) if shared_scale else (np.nan, np.nan)
+    axes = " against ".join(next(iter(named.values())).names)
+    return Relief(title or f"loss over {axes}", named, limits)
+
+
+def landscape_line(lines: LossLine | Mapping[str, LossLine], title: str = "") -> Sheet:
+    """The loss along a direction, one curve per line, and the place of the model."""
+    named = _named(lines, 1)
+    curves = tuple(Curve(name, line.x, line.losses, k) for k, (name, line) in enumerate(named.items()))
+    marks = tuple(Marker("the model", 0.0, line.centre) for line in named.values())
+    noted = [textwrap.wrap(f"{name}: {line.roughness}".lstrip(": "), 72) for name, line in named.items()]
+    along = ", ".join(dict.fromkeys(line.names[0] for line in named.values()))
+    panel = Panel(
+        "", f"along {along}", "loss", curves, "\n".join(row for rows in noted for row in rows), markers=marks
+    )
+    return Sheet(title or f"loss along {along}", (panel,), how(named))
+
+
+def how(grids: Mapping[str, Plane | LossLine]) -> str:
+    """Size, normalization and seeds, as far as all have them."""
+    first = next(iter(grids.values()))
+    size = " x ".join(str(len(axis)) for axis in first.axes) + " points"
+    if first.path is not None:
+        return f"{size} in the plane of the training path"
+    seeds = " ".join(dict.fromkeys(str(grid.seed) for grid in grids.values()))
+    kinds = ", ".join(dict.fromkeys(grid.normalization for grid in grids.values()))
+    balanced = [name for name, grid in grids.items() if grid.rebalanced]
+    extra = f", queries and keys rebalanced {' and '.join(balanced)}".rstrip() if balanced else ""
+    return f"{size}, normalization: {kinds}, direction seed {seeds}{extra}"
+
+
+def _named(grids: object, axes: int) -> dict[str, Any]:
+    named = dict(grids) if isinstance(grids, Mapping) else {"": grids}
+    wrong = next((g for g in named.values() if len(getattr(g, "axes", ())) != axes), None)
+    if not named or wrong is not None:
+        kind = "plane" if axes == 2 else "line"
+        raise BadInput(f"expected a landscape {kind} or several by name, got {type(wrong).__name__}.")
+    return named
+
+
+def _finite(losses: Array) -> Array:
+    finite = losses[np.isfinite(losses)]
+    if not finite.size:
+        raise BadInput("no point of the plane has a finite loss: there is nothing to draw.")
+    return finite
+
+
+def _figure(relief: Relief) -> Figure:
+    """One column per plane."""
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    from edgewise.present.draw import QUIET, SETTINGS
+
+    count = len(relief.planes)
+    with matplotlib.rc_context(SETTINGS | {"axes.grid": False}):  # type: ignore[arg-type]
+        width = max(COLUMN * count, 5.5)
+        figure = Figure(figsize=(width, SURFACE + CONTOUR), layout="constrained")
+        title = "\n".join(textwrap.wrap(relief.title, int(11 * width)))
+        figure.suptitle(title, fontsize=12, fontweight="bold", x=0.01, ha="left")
+        grid = figure.add_gridspec(2, count, height_ratios=(SURFACE, CONTOUR))
+        for column, (name, plane) in enumerate(relief.planes.items()):
+            limits = relief.limits if np.isfinite(relief.limits[0]) else _range(plane)
+            _surface(figure.add_subplot(grid[0, column], projection="3d"), plane, name, limits)
+            _contour(figure, figure.add_subplot(grid[1, column]), plane, limits)
+        figure.supxlabel(how(relief.planes), fontsize=9, color=QUIET, x=0.99, ha="right")
+        for _ in range(2):  # an equal aspect moves what the first layout has placed
+            figure.draw_without_rendering()
+        figure.set_layout_engine("none")
+    return figure
+
+
+def _range(plane: Plane) -> tuple[float, float]:
+    finite = _finite(plane.losses)
+    return float(finite.min()), float(finite.max())
+
+
+def _surface(axes: Any, plane: Plane, name: str, limits: tuple[float, float]) -> None:
+    heights = np.where(np.isfinite(plane.losses), plane.losses, np.nan)
+    axes.plot_surface(
+        *np.meshgrid(plane.x, plane.y),
+        heights,
+        cmap=HEIGHTS,
+        vmin=limits[0],
+        vmax=limits[1],
+        linewidth=0.2,
+        edgecolor="#00000030",
+        rcount=len(plane.y),
+        ccount=len(plane.x),
+    )
+    axes.set_zlim(*_apart(limits))
+    axes.set_title(name or "loss", loc="left")
+    axes.tick_params(labelsize=7, pad=-2)
+    axes.view_init(elev=32, azim=-58)
+
+
+def _contour(figure: Figure, axes: Any, plane: Plane, limits: tuple[float, float]) -> None:
+    from edgewise.present.draw import INK
+
+    levels = np.linspace(*_apart(limits), LEVELS)
+    heights = np.ma.masked_invalid(plane.losses)
+    filled = axes.contourf(plane.x, plane.y, heights, levels=levels, cmap=HEIGHTS, extend="both")
+    axes.contour(plane.x, plane.y, heights, levels=levels, colors="white", linewidths=0.4, alpha=0.7)
+    if plane.path is not None:
+        axes.plot(*plane.path.T, "o-", color="#D55E00", markersize=3, linewidth=1.2, label="training")
+        axes.legend(loc="upper right", frameon=True, framealpha=0.85)
+    axes.plot(0, 0, "*", color="white", markeredgecolor=INK, markersize=12)
+    note = "\n".join(textwrap.wrap(str(plane.roughness), 52))
+    if math.isclose(*plane.reach):
+        axes.set_aspect("equal")
+    axes.set_xlabel(f"along {plane.names[0]}\n{note}", fontsize=9)
+    axes.set_ylabel(f"along {plane.names[1]}")
+    figure.colorbar(filled, ax=axes, shrink=0.85, label="loss")
+
+
+def _apart(limits: tuple[float, float]) -> tuple[float, float]:
+    """A flat plane still has two ends to its scale."""
+    low, high = limits
+    margin = 0.0 if high > low else max(1e-6, 1e-3 * abs(low))
+    return low - margin, high + margin
+
+
+TEMPLATE = "relief_page.html"
+_PLACE = re.compile(r"\{\{(\w+)\}\}")
+_IN_SCRIPT = str.maketrans({"<": r"\u003c", ">": r"\u003e", "&": r"\u0026"})
+
+
+def write_page(path: Path, title: str, limits: tuple[float, float], planes: Mapping[str, Plane]) -> Path:
+    """The page, whole or not at all."""
+    if not path.parent.is_dir():
+        raise BadInput(f"the folder {str(path.parent)!r} for the page does not exist. Make it first.")
+    with whole_file(path) as file:
+        file.write(
+            page(title, limits, planes).encode(errors="replace")
+        )  # a lone surrogate in a name is no text
+    return path
+
+
+def page(title: str, limits: tuple[float, float], planes: Mapping[str, Plane]) -> str:
+    """The template with its policy, title and numbers."""
+    template = files("edgewise.present").joinpath(TEMPLATE).read_text(encoding="utf-8")
+    scale = list(limits) if np.isfinite(limits[0]) else None
+    data = {"title": title, "limits": scale, "planes": [_data(name, plane) for name, plane in planes.items()]}
+    pieces = {"policy": policy(template), "title": html.escape(title), "data": script_json(data)}
+    return _PLACE.sub(lambda place: pieces[place[1]], template)
+
+
+def script_json(data: Any) -> str:
+    """JSON in ASCII without <, > and &: no end of the script, no comment, no U+2028."""
+    return json.dumps(data, allow_nan=False, ensure_ascii=True).translate(_IN_SCRIPT)
+
+
+def policy(template: str) -> str:
+    """Nothing is loaded or sent; only the script and the style of the template run."""
+    script, style = (_source(template, f"<{tag}>", f"</{tag}>") for tag in ("script", "style"))
+    return f"default-src 'none'; script-src {script}; style-src {style}; base-uri 'none'; form-action 'none'"
+
+
+def _source(template: str, start: str, end: str) -> str:
+    """'sha256-...' of the text between two tags."""
+    text = template.partition(start)[2].partition(end)[0]
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+
+
+def _data(name: str, plane: Plane) -> dict[str, Any]:
+    # All digits: the range can be tiny beside the loss.
+    rows = [[float(v) if np.isfinite(v) else None for v in row] for row in plane.losses]
+    path = None if plane.path is None else [[float(f"{c:.5g}") for c in point] for point in plane.path]
+    return {
+        "name": name or "loss",
+        "x": plane.x.tolist(),
+        "y": plane.y.tolist(),
+        "z": rows,
+        "path": path,
+        "axes": list(plane.names),
+        "note": str(plane.roughness),
+    }

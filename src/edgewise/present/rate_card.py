@@ -6,9 +6,9 @@ import math
 
 import numpy as np
 
-from edgewise.nouns.card import Card, CardTable
-from edgewise.nouns.figure import Curve, Panel, Sheet
+from edgewise.nouns.card import Card, CardTable, Curve, Panel
 from edgewise.nouns.verdict import Outcome
+from edgewise.present.sheet import Sheet
 from edgewise.present.wording import whole_sentence
 from edgewise.rehearsal.prospect import Outlook, Prospect, outlook
 from edgewise.rehearsal.rate import Rate, Rehearsal, cost, edge, format_rate
@@ -118,7 +118,10 @@ def rate_card(rate: Rate, prospect: Outlook | None = None) -> Card:
     if forecast.rate is not None and rate.low is not None and rate.high is not None:
         span = f"({format_rate(rate.low)} to {format_rate(rate.high)})  "
     rows = [("start", f"{rate.start.loss:#.3g}", "")]
-    rows += [(format_rate(each.rate), *_fate(each)) for each in rate.rehearsals]
+    for each in rate.rehearsals:
+        loss = f"{each.loss:#.3g}" if math.isfinite(each.loss) else "none"
+        fate = "" if each.reason is None else f"{each.reason}, by step {each.left_at}"
+        rows.append((format_rate(each.rate), loss, fate))
     return Card(
         "Learning rate",
         nothing if forecast.rate is None else f"use {format_rate(forecast.rate)}",
@@ -131,9 +134,3 @@ def rate_card(rate: Rate, prospect: Outlook | None = None) -> Card:
         figures=learning_rates(rate).panels,
         notes=(cost(rate),),
     )
-
-
-def _fate(rehearsal: Rehearsal) -> tuple[str, str]:
-    """The loss on batches that it did not train on, and why the rate is too large, if it is."""
-    loss = f"{rehearsal.loss:#.3g}" if math.isfinite(rehearsal.loss) else "none"
-    return loss, "" if rehearsal.reason is None else f"{rehearsal.reason}, by step {rehearsal.left_at}"

@@ -1,19 +1,28 @@
-"""Run folders read with care, for the report and for the explorer: they may come from anywhere.
+"""Run folders read with care, for the report and for the explorer, and runs as pictures.
 
 Before anything is read, every file of a run must be a regular one of a bounded size that lies below the folder that
 was given. In the explorer a run is named by its path from that folder, and must be among those that were found there.
+
+A picture is one statistic over blocks and steps, its extreme over the blocks, and the curves of the run. Long runs are
+drawn with fewer columns; each then shows the worst of its rows, so that no spike is lost.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
+import numpy as np
+
+from edgewise.arrays import Array
 from edgewise.errors import BadInput
+from edgewise.monitor.columns import Statistic, statistics
 from edgewise.monitor.read_run import Run
 from edgewise.monitor.storage import Rows
 
@@ -38,17 +47,16 @@ Fingerprint = tuple[tuple[str, int, int], ...]
 
 def names(folder: Path | None) -> list[str]:
     """The runs below a folder, as paths from it; a folder that is a run itself is called by its own name."""
-    return [] if folder is None else sorted(_walk(folder.resolve()))[:MOST_RUNS]
-
-
-def _walk(root: Path) -> Iterator[str]:
+    if folder is None:
+        return []
+    root, found = folder.resolve(), []
     for seen, (place, folders, files) in enumerate(os.walk(root, followlinks=False)):
-        depth = len(Path(place).relative_to(root).parts)
-        if depth >= DEEPEST_FOLDER or seen > MOST_FOLDERS:
-            folders.clear()
+        below = Path(place).relative_to(root)
         if "run.json" in files:
+            found.append(below.as_posix())
+        if "run.json" in files or len(below.parts) >= DEEPEST_FOLDER or seen > MOST_FOLDERS:
             folders.clear()  # what lies below a run belongs to it
-            yield Path(place).relative_to(root).as_posix()
+    return sorted(found)[:MOST_RUNS]
 
 
 def run_of(folder: Path | None, name: str) -> Run:
@@ -126,3 +134,162 @@ def rows(run: Run, rank: int) -> Rows:
 @lru_cache(maxsize=4)
 def _rows(path: str, rank: int, _: Fingerprint) -> Rows:
     return Run(path).rows(rank=rank)
+
+
+MOST_COLUMNS, MOST_CELLS = 400, 40_000
+LOW_IS_WORSE = {
+    "separation",
+    "headroom",
+    "entropy",
+    "entropy_min",
+    "support",
+    "softmax_gain",
+    "head_share_min",
+    "starvation",
+    "separation_of_edge",
+    "loss_scale",
+}
+LABELS = {
+    "largest_logit": "Largest logit",
+    "separation": "Token separation",
+    "gradient": "Gradient",
+    "entropy": "Attention entropy",
+    "norm": "Mean square of the stream",
+    "largest": "Largest activation",
+    "headroom": "Headroom before overflow",
+    "gradient_growth": "Gradient growth",
+    "entropy_min": "Entropy of the sharpest head",
+    "support": "Effective keys",
+    "saturated": "Saturated rows",
+    "logit_growth": "Growth rate of the logits",
+    "softmax_gain": "Softmax gain",
+    "head_share_min": "Weakest head",
+    "softmax_condition": "Softmax condition",
+    "starvation": "Query and key starvation",
+    "stream_change_of_edge": "Step against the rehearsed edge",
+    "separation_of_edge": "Separation against the rehearsed edge",
+    "update_ratio.attention": "Update ratio, attention",
+    "update_ratio.mlp": "Update ratio, MLP",
+}
+FIRST = (
+    "largest_logit",
+    "separation",
+    "gradient",
+    "entropy",
+    "norm",
+)  # what is shown at once; others by name
+COLUMN = re.compile(r"(?P<place>embed|block\.\d{1,4})\.(?P<name>[a-z_.]+)")
+Groups = Sequence[tuple[int, int]]
+DECADES = 1.3  # from this span on a scale is logarithmic
+
+
+def picture(columns: Sequence[str], rows: Rows, statistic: str | None) -> dict[str, Any]:
+    """The heat map of one statistic with its extreme line, and the loss; numbers that are not finite are null."""
+    by_step = np.argsort(rows.step, kind="stable")
+    rows = Rows(rows.step[by_step], rows.time[by_step], rows.values[by_step], rows.damaged)
+    places = _places(columns, rows)
+    known = {
+        name: row for row in statistics() if (name := row.name) in places and row.scope in ("site", "block")
+    }
+    order = [*(name for name in FIRST if name in known), *(name for name in known if name not in FIRST)]
+    if statistic is not None and statistic not in known:
+        observed = ", ".join(order) or "nothing yet"
+        raise BadInput(f"{statistic[:60]!r} was not observed in this run. Observed: {observed}.")
+    chosen = statistic or (order[0] if order else None)
+    groups = _groups(len(rows), len(places[chosen]) if chosen else 1)
+    steps = [[int(rows.step[a]), int(rows.step[b - 1])] for a, b in groups]
+    curves = [
+        _curve(row, columns, rows, groups)
+        for row in statistics()
+        if row.scope == "run" and row.name in columns
+    ]
+    return {
+        "statistics": [{"name": name, "label": _label(known[name])} for name in order],
+        "steps": steps,
+        "rows_in_column": max((b - a for a, b in groups), default=1),
+        "heat": _heat(known[chosen], places[chosen], rows, groups) if chosen else None,
+        "curves": {
+            curve["name"]: curve for curve in curves if any(value is not None for value in curve["values"])
+        },
+    }
+
+
+def _places(columns: Sequence[str], rows: Rows) -> dict[str, dict[str, int]]:
+    """By statistic: the column of each place, embedding first, blocks in order; only what was ever observed."""
+    found: dict[str, dict[str, int]] = {}
+    seen: list[bool] = np.isfinite(rows.values).sum(0).astype(bool).tolist()
+    for index, column in enumerate(columns):
+        match = COLUMN.fullmatch(column)
+        if match and seen[index]:
+            found.setdefault(match["name"], {})[match["place"]] = index
+    return found
+
+
+def _groups(count: int, places: int) -> list[tuple[int, int]]:
+    """Ranges of rows that become one column of the picture."""
+    most = max(20, min(MOST_COLUMNS, MOST_CELLS // max(1, places)))
+    edges = np.unique(np.linspace(0, count, min(count, most) + 1).astype(int))
+    return list(zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True))
+
+
+def _heat(statistic: Statistic, places: dict[str, int], rows: Rows, groups: Groups) -> dict[str, Any]:
+    values = _worst(statistic, rows.values[:, list(places.values())], groups)
+    finite_values = values[np.isfinite(values)]
+    low, high = float(finite_values.min()), float(finite_values.max())
+    extreme = _extreme(statistic, values)
+    return {
+        "name": statistic.name,
+        "label": _label(statistic),
+        "unit": _unit(statistic),
+        "meaning": statistic.meaning,
+        "healthy": [statistic.low, statistic.high],
+        "places": [_place_name(place) for place in places],
+        "rows": [_five_digits(line) for line in values.T],
+        "worst": _five_digits(extreme),
+        "which": "smallest" if statistic.name in LOW_IS_WORSE else "largest",
+        "low": low,
+        "high": high,
+        "log": bool(low > 0 and np.log10(high / low) > DECADES),
+    }
+
+
+def _worst(statistic: Statistic, values: Array, groups: Groups) -> Array:
+    """(groups, places): the worst of each group; NaN where nothing in it was observed."""
+    reduce = np.fmin if statistic.name in LOW_IS_WORSE else np.fmax
+    data = np.where(np.isfinite(values), values.astype(float), np.nan)
+    return np.asarray(reduce.reduceat(data, [a for a, _ in groups], axis=0))
+
+
+def _extreme(statistic: Statistic, values: Array) -> Array:
+    reduce = np.fmin if statistic.name in LOW_IS_WORSE else np.fmax
+    return np.asarray(reduce.reduce(values, axis=1))
+
+
+def _curve(statistic: Statistic, columns: Sequence[str], rows: Rows, groups: Groups) -> dict[str, Any]:
+    values = rows.values[:, [list(columns).index(statistic.name)]]
+    worst = _worst(statistic, values, groups)[:, 0] if groups else np.zeros(0)
+    return {
+        "name": statistic.name,
+        "label": _label(statistic),
+        "unit": _unit(statistic),
+        "meaning": statistic.meaning,
+        "healthy": [statistic.low, statistic.high],
+        "values": _five_digits(worst),
+    }
+
+
+def _five_digits(values: Array) -> list[float | None]:
+    return [float(f"{value:.5g}") if np.isfinite(value) else None for value in values.tolist()]
+
+
+def _place_name(place: str) -> str:
+    return "embedding" if place == "embed" else place.partition(".")[2]
+
+
+def _label(statistic: Statistic) -> str:
+    plain = statistic.name.replace("_", " ").replace(".", ", ").capitalize().replace("mlp", "MLP")
+    return LABELS.get(statistic.name, plain)
+
+
+def _unit(statistic: Statistic) -> str:
+    return "" if statistic.unit == "1" else statistic.unit

@@ -15,14 +15,23 @@ import numpy as np
 from edgewise.monitor.alarm import MEANING, Alarm
 from edgewise.monitor.read_run import Run, ended, unseen_of_events
 from edgewise.monitor.storage import Rows
-from edgewise.nouns.card import Card, CardTable
-from edgewise.nouns.figure import Curve, Panel
+from edgewise.nouns.card import Card, CardTable, Curve, Panel
 from edgewise.nouns.verdict import Outcome, finite
-from edgewise.present import markup as sheet
-from edgewise.present import run_files
-from edgewise.present.html import answer, figure, glyph, sentences, table
-from edgewise.present.markup import Html, element, join, prose, section, sentence_case
-from edgewise.present.run_picture import FIRST, picture
+from edgewise.present import html, run_files
+from edgewise.present.html import (
+    Html,
+    answer,
+    element,
+    figure,
+    glyph,
+    join,
+    prose,
+    section,
+    sentence_case,
+    sentences,
+    table,
+)
+from edgewise.present.run_files import FIRST, picture
 
 CURVES = (
     "loss",
@@ -104,26 +113,29 @@ def _curves(columns: Sequence[str], rows: Any) -> Iterator[dict[str, Any]]:
 
 def write(path: str | Path, subject: RunSubject) -> Path:
     """The report, whole or not at all."""
-    return sheet.save(path, page(subject))
+    return html.save(path, page(subject))
 
 
 def page(subject: RunSubject) -> str:
-    return sheet.document(f"{subject.name}: {subject.headline} · edgewise report", _sections(subject))
+    return html.document(f"{subject.name}: {subject.headline} · edgewise report", _sections(subject))
 
 
 def _sections(subject: RunSubject) -> Iterator[Html | None]:
     card = subject_card(subject)
-    yield sheet.header(card.title, card.source)
+    yield html.header(card.title, card.source)
     yield answer(card)
     yield sentences(card)
     if subject.cards:
-        yield section("Alarms", *(_alarm(alarm) for alarm in subject.cards), _further(subject))
+        left = subject.raised - len(subject.cards)
+        text = f"and {count(left)} more than the {MOST_ALARMS} shown; edgewise alarms prints them all"
+        further = element("p", text, class_="meta") if left > 0 else None
+        yield section("Alarms", *(_alarm(alarm) for alarm in subject.cards), further)
     if (drawn := figure(card, CAPTION)) is not None:
         yield section("Through the steps", drawn, _numbers(subject.curves))
     yield section("The run", table(("What", "Value"), _facts(subject), "knobs"))
     if subject.command:
         yield section("Repeat it", element("pre", subject.command, tabindex="0"))
-    yield sheet.foot(("numpy",))
+    yield html.foot(("numpy",))
 
 
 def _lead(subject: RunSubject) -> str:
@@ -165,12 +177,6 @@ def _alarm(card: dict[str, Any]) -> Html:
         class_="fails" if card["failing"] else "risky",
     )
     return element("article", head, element("p", prose(card["what"])), element("dl", *pairs))
-
-
-def _further(subject: RunSubject) -> Html | None:
-    left = subject.raised - len(subject.cards)
-    text = f"and {count(left)} more than the {MOST_ALARMS} shown; edgewise alarms prints them all"
-    return element("p", text, class_="meta") if left > 0 else None
 
 
 def run_card(run: Run) -> Card:

@@ -20,8 +20,7 @@ from edgewise.nouns.card import Line
 from edgewise.nouns.trace import Trace
 from edgewise.nouns.verdict import Verdict, per_cent
 from edgewise.present import text as screen
-from edgewise.present.audit_card import leading, listing
-from edgewise.present.cards import verdict_card
+from edgewise.present.cards import leading, listing, verdict_card
 from edgewise.present.depth_curves import RowsWithErrors, block_numbers, rows_with_errors
 from edgewise.present.wording import details, explain
 
@@ -295,6 +294,7 @@ def _facts(trace: Trace, verdict: Verdict) -> dict[str, str]:
 
 def _exponents(verdict: Verdict) -> dict[str, str]:
     relative = verdict.relative_gradient
+    ratio = None if verdict.attention is None else verdict.attention.condensation
     return {
         "phase": verdict.phase.value,
         "angle exponent": _rate(verdict.angle.at_depth, verdict.angle.error),
@@ -302,14 +302,9 @@ def _exponents(verdict: Verdict) -> dict[str, str]:
         "relative gradient exponent": "" if relative is None else _rate(relative.at_depth, relative.error),
         "  change over depth ": "" if relative is None else _signed(relative.change),
         "raw gradient exponent": "" if verdict.gradient is None else _signed(verdict.gradient.at_depth, 4),
-        "condensation ratio": _condensation(verdict),
+        "condensation ratio": "" if ratio is None else f"{ratio:.2f}",
         "findings": ", ".join(f.kind.value.replace("_", " ") for f in verdict.findings) or "none",
     }
-
-
-def _condensation(verdict: Verdict) -> str:
-    ratio = None if verdict.attention is None else verdict.attention.condensation
-    return "" if ratio is None else f"{ratio:.2f}"
 
 
 def _rate(value: float, error: float) -> str:

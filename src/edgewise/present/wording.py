@@ -12,10 +12,8 @@ from typing import NamedTuple
 from edgewise.nouns.card import Line
 from edgewise.nouns.verdict import (
     Exponent,
-    FixedPoint,
     Kind,
     Outcome,
-    Probability,
     Profile,
     Remedy,
     Verdict,
@@ -270,9 +268,9 @@ LOSSES = {
 
 def explain(verdict: Verdict) -> Iterator[Line]:
     """Exponents, forecast, attention, findings with all their remedies, what was ruled out, what is extrapolated."""
-    yield from _in_its_words(
-        verdict, (*map(Line, _numbers(verdict)), *_findings(verdict), *map(Line, _rest(verdict)))
-    )
+    rest = [f"Extrapolated: {reason}." for reason in verdict.extrapolated]
+    rest += [f"Assumed: {note}." for note in verdict.notes]
+    yield from _in_its_words(verdict, (*map(Line, _numbers(verdict)), *_findings(verdict), *map(Line, rest)))
 
 
 def details(verdict: Verdict) -> Iterator[Line]:
@@ -302,8 +300,13 @@ def _numbers(verdict: Verdict) -> Iterator[str]:
             f"the stream, for {LOSSES.get(verdict.readout or '', 'the loss')} (not divided by the stream's size: "
             f"{verdict.gradient.at_depth:+.4f}).{_change(relative)}"
         )
-    if verdict.probability is not None:
-        yield _probability(verdict.probability)
+    forecast = verdict.probability
+    if forecast is not None:
+        low, high = 100 * forecast.low, 100 * forecast.high
+        yield (
+            f"Forecast: {100 * forecast.value:.1f} %. The share of recorded networks with numbers like these that "
+            f"trained; {low:.1f} to {high:.1f} % when one kind of network is left out of the records."
+        )
     attention = verdict.attention
     if attention is not None and attention.entropy is not None:
         uniform = attention.uniform_entropy
@@ -317,14 +320,6 @@ def _numbers(verdict: Verdict) -> Iterator[str]:
             f"Condensation: at most {attention.condensation:.2f}. The variance of the attention scores over twice the "
             "logarithm of the number of tokens; from 1 on attention rests on a few tokens."
         )
-
-
-def _probability(forecast: Probability) -> str:
-    """How often such networks trained, and how far that moves."""
-    return (
-        f"Forecast: {100 * forecast.value:.1f} %. The share of recorded networks with numbers like these that trained; "
-        f"{100 * forecast.low:.1f} to {100 * forecast.high:.1f} % when one kind of network is left out of the records."
-    )
 
 
 def _change(exponent: Exponent) -> str:
@@ -349,20 +344,16 @@ def _findings(verdict: Verdict) -> Iterator[Line]:
         yield Line("Ruled out: " + "; ".join(verdict.ruled_out) + ".")
 
 
-def _rest(verdict: Verdict) -> Iterator[str]:
-    for reason in verdict.extrapolated:
-        yield f"Extrapolated: {reason}."
-    for note in verdict.notes:
-        yield f"Assumed: {note}."
-
-
 def _details(verdict: Verdict) -> Iterator[str]:
     yield f"Source: {verdict.source}."
     if verdict.embedding_jump is not None:
         yield f"Across the first block the relative gradient changes by e^{verdict.embedding_jump:.2f}."
     if verdict.power_law is not None:
         yield f"The stream grows without bound, so 1 - overlap follows the power {verdict.power_law:+.2f} of its norm."
-    yield from map(_fixed_point, verdict.fixed_points)
+    for point in verdict.fixed_points:
+        kind, (first, second) = "stable" if point.stable else "unstable", point.eigenvalues
+        at = f"norm {point.norm:.4g}, overlap {point.overlap:.4g}"
+        yield f"Fixed point ({kind}): {at}, eigenvalues {first:.4g}, {second:.4g}."
     for name, value in (verdict.perceptron or {}).items():
         if value is not None:  # a scale or a limit that this network does not have
             yield f"{name.replace('_', ' ').capitalize()}: {f'{value:.6g}' if isinstance(value, float) else value}"
@@ -370,13 +361,6 @@ def _details(verdict: Verdict) -> Iterator[str]:
         yield (
             "Remedies: " + "; ".join(f"{r.sentence} ({then(r)}; {r.changes})" for r in verdict.remedies) + "."
         )
-
-
-def _fixed_point(point: FixedPoint) -> str:
-    kind = "stable" if point.stable else "unstable"
-    first, second = point.eigenvalues
-    at = f"norm {point.norm:.4g}, overlap {point.overlap:.4g}"
-    return f"Fixed point ({kind}): {at}, eigenvalues {first:.4g}, {second:.4g}."
 
 
 def vouched(verdict: Verdict) -> Iterator[str]:

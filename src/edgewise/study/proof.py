@@ -11,8 +11,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from scipy import stats
 
-from edgewise.arrays import Array
-from edgewise.nouns.figure import Curve, Panel, Sheet
 from edgewise.nouns.verdict import finite
 from edgewise.study.train import TRAINS
 
@@ -138,8 +136,8 @@ class Proof:
             f"The plan {self.verdict}." if self.verdict in ("helps", "hurts") else "No difference is shown.",
             f"Task {self.task}, {self.steps} steps, {count} seeds, the same data in both arms, rates tuned in each; "
             f"chance is {self.chance:.3f}.",
-            f"As it is the final loss is {_spread(self.plain.finals)} ({self.plain.trained(self.chance)} of {count} "
-            f"train); with the plan {_spread(self.planned.finals)} ({self.planned.trained(self.chance)} of {count}).",
+            f"As it is the final loss is {spread(self.plain.finals)} ({self.plain.trained(self.chance)} of {count} "
+            f"train); with the plan {spread(self.planned.finals)} ({self.planned.trained(self.chance)} of {count}).",
         ]
         if c.p_value is not None:
             effect = "unbounded" if c.effect is None or math.isinf(c.effect) else f"{c.effect:.2f}"
@@ -152,29 +150,12 @@ class Proof:
 
     def draw(self) -> Figure:
         """Return loss against step: the mean over seeds as a line, all seeds as a band."""
-        return self.sheet("Loss in training, before and after the plan").draw()
+        from edgewise import present
 
-    def sheet(self, title: str, scale: str = "", stride: float = 1.0) -> Sheet:
-        """Return the figure as data; `stride` is the number of steps between two stored losses."""
-        curves = []
-        for group, arm in ((1, self.plain), (0, self.planned)):
-            low, middle, high = _band(arm.losses, self.steps)
-            steps = stride * np.arange(1.0, len(middle) + 1)
-            curves.append(Curve(f"{arm.name}: {_spread(arm.finals)}", steps, middle, group, band=(low, high)))
-        panel = Panel("", "step", "loss", tuple(curves), levels=(self.chance,))
-        seeds = f"{self.task}, {len(self.plain.finals)} seeds (band: lowest to highest), rates tuned per arm"
-        return Sheet(title, (panel,), scale or f"{seeds}; dotted: chance")
+        return present.proof_sheet(self, "Loss in training, before and after the plan").draw()
 
 
-def _band(losses: Sequence[Sequence[float]], steps: int) -> tuple[Array, Array, Array]:
-    """Lowest, mean and highest of the seeds, each smoothed over a tenth of the run; what diverged stays at its last."""
-    whole = np.array([[*seed, *[seed[-1]] * (steps - len(seed))] for seed in losses])
-    window = max(1, steps // 10)
-    padded = np.pad(whole, ((0, 0), (window - 1, 0)), mode="edge")
-    smooth = np.array([np.convolve(seed, np.ones(window) / window, "valid") for seed in padded])
-    return smooth.min(0), smooth.mean(0), smooth.max(0)
-
-
-def _spread(finals: Sequence[float]) -> str:
+def spread(finals: Sequence[float]) -> str:
+    """Return mean and standard deviation of some final losses, as text."""
     middle = float(np.mean(finals))
     return f"{middle:.3f}" if len(finals) < 2 else f"{middle:.3f} ± {float(np.std(finals, ddof=1)):.3f}"
