@@ -270,7 +270,7 @@ class Room(NamedTuple):
 # Tightening is editing these two tables. A new room adds its own line, and what it needs to the whole, in one commit.
 ROOMS = {
     "audit": Room(5, 900, 0.86, 0.12, 4),
-    "cli": Room(15, 3000, 0.82, 0.27, 3),
+    "cli": Room(12, 2745, 0.76, 0.18, 0),
     "critical": Room(5, 1080, 0.82, 0.19, 1),  # with vector_field and perceptron_maps, which were verbs
     "explorer": Room(11, 3040, 0.61, 0.04, 0),
     "integrations": Room(4, 400, 0.89, 2.03, 3),

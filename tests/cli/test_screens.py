@@ -21,7 +21,7 @@ import pytest
 from edgewise.cli.main import run
 from edgewise.nouns.verdict import Probability
 from edgewise.present import wording
-from edgewise.present.cards import group
+from edgewise.present.wording import group
 
 HERE = Path(__file__).parent / "screens"
 MODELS = "tests/support/screen_models.py"

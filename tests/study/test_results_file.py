@@ -1,4 +1,4 @@
-"""CommittedClaim results are judged and drawn without measuring; no change of the code makes them invalid."""
+"""Recorded results are judged and drawn without measuring; no change of the code makes them invalid."""
 
 from __future__ import annotations
 

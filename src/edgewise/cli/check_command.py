@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from edgewise.cli.options import json_option
 from edgewise.cli.output import printing, prints_aside
 from edgewise.errors import BadInput
 
@@ -40,7 +41,7 @@ EPILOG = (
     help="Of a script: stop it at findings of this severity.",
 )
 @click.option("--html", metavar="F", help="Write the report as one HTML page.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document and nothing else.")
+@json_option
 def check(
     source: tuple[str, ...],
     only: str | None,

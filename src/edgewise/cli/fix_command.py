@@ -8,12 +8,21 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from edgewise.cli import exit_codes
-from edgewise.cli.options import Batches, batch_option, complete_source, figure_path, load_batches, new_file
+from edgewise.cli.options import (
+    Batch,
+    Batches,
+    batch_option,
+    complete_source,
+    figure_path,
+    json_option,
+    load_batches,
+    new_file,
+)
 from edgewise.cli.output import Document, printing, prints_aside
 from edgewise.errors import BadInput
 from edgewise.models.source import ACCEPTED
@@ -65,7 +74,7 @@ EPILOG = (
     "--seeds", type=click.IntRange(min=1), default=3, show_default=True, metavar="K", help="Seeds of a proof."
 )
 @click.option("--figure", metavar="F", help="Draw the two loss curves of a proof (.png, .svg, .pdf).")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document and nothing else.")
+@json_option
 def fix(
     source: str,
     tokens: int | None,
@@ -88,12 +97,25 @@ def fix(
     with prints_aside(), ProgressBar("importing torch") as bar:
         batches = load_batches(batch)
         bar.say(f"building {source}")
-        target = _subject(source)
+        from edgewise.probe.subjects import subject
+
+        target = subject(source)
         bar.say("planning")
         cure = cure_of(target, batches, tokens, goal, keep, frozen, bar.say)
     if module is not None:
-        _write(cure, module)
-    proof = _prove(target, cure.plan, batches, steps, seeds) if prove else None
+        from edgewise.repair.standalone import write_module
+
+        title = f"Initialization of {cure.name}, written by edgewise (goal {cure.plan.goal})."
+        write_module(cure.plan, module, title)
+    proof = None
+    if prove:
+        from edgewise.study.paired_training import prove as prove_plan
+
+        with prints_aside(), ProgressBar("training as it is and with the plan", 0.0) as bar:
+            data = None if batches is None else batches.several
+            proof = prove_plan(
+                factory_of(target), cure.plan, data, steps=steps, seeds=seeds, progress=bar.fill
+            )
     if proof is not None and path is not None:
         proof.draw().savefig(path)
     with printing():
@@ -138,12 +160,6 @@ class Cure:
         } | stamp()
 
 
-def _subject(source: str) -> Subject:
-    from edgewise.probe.subjects import subject
-
-    return subject(source)
-
-
 def cure_of(
     target: Subject,
     batches: Batches | None,
@@ -153,10 +169,7 @@ def cure_of(
     frozen: bool,
     say: Callable[[str], None],
 ) -> Cure:
-    """Return the plan of a model, and the measured verdicts before and after it.
-
-    Refused if there is nothing to fix.
-    """
+    """Return the plan of a model and the measured verdicts before and after; raise if there is nothing to fix."""
     from edgewise.models.model_map import ModelMap
     from edgewise.probe.isolation import random_streams
     from edgewise.probe.subjects import seeded
@@ -187,15 +200,13 @@ def factory_of(target: Subject) -> Callable[[], nn.Module]:
 
 def nothing_to_fix(name: str, plan: Plan, now: Verdict | None) -> str:
     """Return why there is no plan, and where else to look."""
-    from edgewise.present.cards import capitalised
     from edgewise.present.plan_card import totals_in_words
+    from edgewise.present.wording import capitalised
 
     outcome = "" if now is None else f" It is judged as: {now.outcome.value}."
     if plan.kept and not plan.reached:
         return f"nothing in {name} can be changed.{outcome} {plan.diagnosis} {plan.kept_in_words}"
-    if (
-        plan.findings and plan.before is not None
-    ):  # the start is not the reason: what it does, and where else to look
+    if plan.findings and plan.before is not None:  # the start is not the reason: where else to look
         return (
             f"there is nothing to fix in the weights of {name}.{outcome} {capitalised(totals_in_words(plan.before))} "
             "If it does not train, look at the learning rate (edgewise rate), the data and the precision."
@@ -203,7 +214,7 @@ def nothing_to_fix(name: str, plan: Plan, now: Verdict | None) -> str:
     return f"there is nothing to fix in the weights of {name}.{outcome} {plan.diagnosis}".strip()
 
 
-def _verdict(where: ModelMap, batch: Any, tokens: int | None, name: str) -> Verdict | None:
+def _verdict(where: ModelMap, batch: Batch, tokens: int | None, name: str) -> Verdict | None:
     """The measured verdict; None for a model without blocks of tokens, of which the plan has totals all the same."""
 
     from edgewise.probe.measure import measure
@@ -218,7 +229,7 @@ def _verdict(where: ModelMap, batch: Any, tokens: int | None, name: str) -> Verd
     return judge(trace).with_provenance(name=name)
 
 
-def _first_inputs(batches: Batches) -> Any:
+def _first_inputs(batches: Batches) -> Batch:
     """Return the inputs of the first pair (inputs, labels)."""
     several = batches.several()
     iterable = hasattr(several, "__iter__") and not isinstance(several, Mapping)
@@ -228,23 +239,6 @@ def _first_inputs(batches: Batches) -> Any:
             f"--batch {batches.text} must give batches (inputs, labels) here, got {type(first).__name__}."
         )
     return first[0]
-
-
-def _prove(target: Subject, plan: Plan, batches: Batches | None, steps: int, seeds: int) -> Proof:
-    """Both arms, with a bar that says how far they are."""
-    from edgewise.study.paired_training import prove
-
-    with prints_aside(), ProgressBar("training as it is and with the plan", 0.0) as bar:
-        data = None if batches is None else batches.several
-        return prove(factory_of(target), plan, data, steps=steps, seeds=seeds, progress=bar.fill)
-
-
-def _write(cure: Cure, path: Path) -> None:
-    from edgewise.repair.standalone import write_module
-
-    write_module(
-        cure.plan, path, f"Initialization of {cure.name}, written by edgewise (goal {cure.plan.goal})."
-    )
 
 
 def show_cure(cure: Cure, proof: Proof | None, source: str, module: Path | None, seconds: float) -> None:

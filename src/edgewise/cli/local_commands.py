@@ -13,6 +13,7 @@ import click
 from click.shell_completion import get_completion_class, shell_complete
 
 from edgewise.cli import exit_codes
+from edgewise.cli.options import json_option
 from edgewise.cli.output import Document, printing
 from edgewise.errors import BadInput
 
@@ -25,7 +26,7 @@ VARIABLE = "_EDGEWISE_COMPLETE"  # set by the script that the shell has loaded
 
 
 @click.command()
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document and nothing else.")
+@json_option
 def doctor(as_json: bool) -> int:
     """Print versions and what is available; the exit code is 70 when something needed is missing."""
     facts = examine()

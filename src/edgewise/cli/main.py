@@ -37,7 +37,8 @@ VERBS = {
     "doctor": "Print versions and what is available on this machine.",
 }
 FILES = {
-    "presets": "describe_command",
+    **dict.fromkeys(("describe", "presets"), "predict_command"),
+    "report": "measure_command",
     **dict.fromkeys(("watch", "alarms", "replay", "export"), "watch_commands"),
     **dict.fromkeys(("explore", "completion", "doctor"), "local_commands"),
 }

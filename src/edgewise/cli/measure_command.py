@@ -1,26 +1,35 @@
-"""`edgewise measure`: the numbers of a real model beside the predicted ones, and the audit of its weights."""
+"""`edgewise measure` and `report`: numbers of a real model beside the predicted ones, its audit; one page of it all."""
 
 from __future__ import annotations
 
 import inspect
 import json
+import os
+import shlex
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from edgewise.audit.finding import AuditFinding
 from edgewise.cli import exit_codes
 from edgewise.cli.options import (
+    Batch,
     batch_option,
     complete_source,
+    describe_with,
     detail_options,
+    fail_on_option,
     figure_path,
+    json_option,
     load_batches,
+    network_options,
     new_file,
+    parse_settings,
+    stack_option,
 )
 from edgewise.cli.output import printing, prints_aside
 from edgewise.errors import BadInput
@@ -34,6 +43,7 @@ if TYPE_CHECKING:
     from edgewise.audit.finding import AuditFinding
     from edgewise.nouns.trace import Trace
     from edgewise.nouns.verdict import Verdict
+    from edgewise.present.html_report import ReportSubject
     from edgewise.probe.subjects import Subject
 
 
@@ -41,7 +51,7 @@ NOT_DESCRIBED = "not described: "  # in the source of a trace, before the reason
 READOUTS = ("token", "own", "pooled")  # the verdict reads the first, which is the one that theory predicts
 EPILOG = (
     f"SOURCE is {ACCEPTED}. Weights are read from safetensors only; no pickle is ever loaded. What has no weights yet "
-    "is initialised anew for every seed. Exit codes: 0 fine, 1 risky or undecided, 2 will not train, 64 bad input, "
+    "is initialized again for every seed. Exit codes: 0 fine, 1 risky or undecided, 2 will not train, 64 bad input, "
     "70 internal error."
 )
 HEADER = '''"""Repairs of the initialization, written by edgewise: call repair(model) before training."""
@@ -63,23 +73,15 @@ def repair(model):
     "--seeds", type=int, default=2, show_default=True, metavar="K", help="Networks or directions to average."
 )
 @click.option("--tokens", type=int, metavar="N", help="Length of the input.  [default: 64]")
-@click.option(
-    "--stack", metavar="NAME", help="Which stack of a model with several.  [default: the language stack]"
-)
+@stack_option
 @click.option("--stream", is_flag=True, help="Hold one block in memory at a time (configs only).")
 @click.option("--figure", metavar="F", help="Draw theory as lines, measurement as points (.png, .svg, .pdf).")
 @click.option(
-    "--repair", metavar="F", help="Write what mends the initialization as a Python file with repair(model)."
+    "--repair", metavar="F", help="Write what fixes the initialization as a Python file with repair(model)."
 )
 @detail_options
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document and nothing else.")
-@click.option(
-    "--fail-on",
-    type=click.Choice(["risky", "fails"]),
-    default="risky",
-    show_default=True,
-    help="The mildest verdict whose exit code is not 0.",
-)
+@json_option
+@fail_on_option
 def measure(
     source: str,
     batch: str | None,
@@ -183,18 +185,13 @@ def beside_theory(name: str, trace: Trace, audit: tuple[AuditFinding, ...] | str
         theory = prediction, verbs.judge(prediction)
         trace = trace.with_provenance(departure=departure(trace, prediction))
     elif trace.architecture is None:
-        trace = trace.with_provenance(departure=_not_covered(trace))
+        from edgewise.models.behavior.describe import not_covered
+
+        _, _, reason = trace.source.partition(NOT_DESCRIBED)
+        trace = trace.with_provenance(departure=not_covered(reason) if reason else "")
     verdict = verbs.judge(trace, audit=() if isinstance(audit, str) else audit)
     verdict = verdict if verdict.name else verdict.with_provenance(name=name)
     return Measurement(trace, verdict, theory, audit)
-
-
-def _not_covered(trace: Trace) -> str:
-    """Why there is no theory beside the measurement; empty if nobody said."""
-    from edgewise.models.behavior.describe import not_covered
-
-    _, _, reason = trace.source.partition(NOT_DESCRIBED)
-    return not_covered(reason) if reason else ""
 
 
 def audited(target: Subject, stream: bool) -> tuple[Subject, Callable[[], tuple[AuditFinding, ...] | str]]:
@@ -230,21 +227,20 @@ def _audit(model: nn.Module, family_recipe: bool) -> tuple[AuditFinding, ...] | 
         return f"not possible, {refusal}"
 
 
-def text_batch(path: Path, source: str, target: Subject, tokens: int | None) -> Any:
+def text_batch(path: Path, source: str, target: Subject, tokens: int | None) -> Batch:
     """Return the beginning of a text as one sequence: by the checkpoint's own tokenizer, by bytes where there is
     none.
     """
     import torch
 
     from edgewise.models.inputs import MEASURED
-    from edgewise.probe.subjects import transformers
 
     try:
         text = read_text(path, LARGEST_TEXT)
     except BadInput as error:
         raise BadInput(f"the text {path} cannot be read ({error})") from error
     if any((Path(source) / name).is_file() for name in ("tokenizer.json", "tokenizer_config.json")):
-        ids = _tokenizer(transformers(), source)(text)["input_ids"]
+        ids = _tokenized(source, text)
     else:
         ids = list(text.encode())
     if len(ids) < 2:
@@ -252,17 +248,20 @@ def text_batch(path: Path, source: str, target: Subject, tokens: int | None) -> 
     return _as_arguments(torch.tensor(ids[: tokens or MEASURED])[None], _without_memory(target))
 
 
-def _tokenizer(library: Any, folder: str) -> Any:
-    """The tokenizer of a folder, of a class that transformers has; code in the folder is never run."""
-    from edgewise.probe.subjects import on_one_line
+def _tokenized(folder: str, text: str) -> list[int]:
+    """By the tokenizer of a folder, of a class that transformers has; code in the folder is never run."""
+    from edgewise.probe.subjects import on_one_line, transformers
 
+    options = {"local_files_only": True, "trust_remote_code": False}
     try:
-        return library.AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+        tokenizer = transformers().AutoTokenizer.from_pretrained(folder, **options)
     except (OSError, ValueError, ImportError) as error:
         raise BadInput(
             f"the tokenizer in {folder} cannot be loaded: {on_one_line(error)}. Code that comes with a folder is not "
             "run; leave --text out for random tokens."
         ) from error
+    ids: list[int] = tokenizer(text)["input_ids"]
+    return ids
 
 
 def _without_memory(target: Subject) -> nn.Module:
@@ -282,7 +281,7 @@ def _without_memory(target: Subject) -> nn.Module:
         return target.factory()
 
 
-def _as_arguments(row: Tensor, model: nn.Module) -> Any:
+def _as_arguments(row: Tensor, model: nn.Module) -> Batch:
     """Ids (1, tokens) the way the model takes them; raise if it has no table for them, or too small a one."""
     from torch import nn
 
@@ -304,7 +303,7 @@ def _as_arguments(row: Tensor, model: nn.Module) -> Any:
 def write_repair(path: Path, audit: Sequence[AuditFinding]) -> int:
     """Write a module with `repair(model)` for errors and warnings; return how many there are."""
     from edgewise.audit.finding import Severity
-    from edgewise.present.cards import group
+    from edgewise.present.wording import group
 
     repairs = [finding for finding in audit if finding.severity is not Severity.NOTE and finding.repair]
     body = [
@@ -315,3 +314,144 @@ def write_repair(path: Path, audit: Sequence[AuditFinding]) -> int:
     with whole_file(path) as file:
         file.write(source.encode())
     return len(repairs)
+
+
+SAVED = ".npz"
+REPORT_EPILOG = (
+    f"SOURCE is {ACCEPTED}; or a trace that Trace.save wrote ({SAVED}); or the folder of a run that edgewise.watch "
+    "wrote: its alarms and curves. The page has no script, loads nothing, follows the system's light or dark setting, "
+    "and prints on A4."
+)
+
+
+@click.command(epilog=REPORT_EPILOG)
+@click.argument("source", metavar="SOURCE_OR_RUN")
+@click.option(
+    "-o", "--output", default="report.html", show_default=True, metavar="F", help="The file to write."
+)
+@network_options
+@click.option(
+    "--readout",
+    type=click.Choice(["token", "pooled"]),
+    default="token",
+    show_default=True,
+    help="A loss per token, or of the mean over tokens.",
+)
+@click.option(
+    "--measure",
+    "measured",
+    is_flag=True,
+    help="Build the model and measure it too: theory beside measurement, and the audit of its weights.",
+)
+@batch_option("with --measure: random tokens or pixels")
+@click.option(
+    "--seeds",
+    type=int,
+    default=2,
+    show_default=True,
+    metavar="K",
+    help="With --measure: networks to average.",
+)
+def report(
+    source: str,
+    output: str,
+    depth: int | None,
+    tokens: int | None,
+    settings: tuple[str, ...],
+    start_overlap: float,
+    readout: str,
+    measured: bool,
+    batch: str | None,
+    seeds: int,
+) -> int:
+    """Write a page that needs nothing else: answer, fixes or alarms, curves, and the command that repeats it."""
+    path = new_file(output, ".html")
+    assert path is not None
+    changes = parse_settings(settings)
+    if batch is not None and not measured:
+        raise BadInput("--batch is what a model is measured on: use it with --measure.")
+    if os.path.lexists(Path(source) / "run.json"):
+        _refuse_changes(source, "a watched run", measured or depth or tokens or changes)
+        return _of_run(Path(source), path)
+    with prints_aside(), ProgressBar("importing the theory") as bar:
+        from edgewise import verbs
+        from edgewise.nouns.trace import Trace
+        from edgewise.present.html_report import ReportSubject, after_fix, write
+
+        bar.say(f"following {source} through depth")
+        if measured and Path(source).suffix.lower() != SAVED:
+            if depth is not None or changes:
+                raise BadInput(
+                    "--measure reads the model as it is: leave --depth and --set out, or leave --measure out."
+                )
+            subject = _of_measurement(source, batch, tokens, seeds)
+        else:
+            if Path(source).suffix.lower() == SAVED:
+                _refuse_changes(source, "a saved trace", measured or depth or tokens or changes)
+                trace = Trace.load(source)
+            else:
+                network = describe_with(source, depth, tokens, changes)
+                trace = verbs.predict(network, start_overlap=start_overlap, readout=readout)
+            verdict = verbs.judge(trace)
+            verdict = verdict if verdict.name else verdict.with_provenance(name=Path(source).stem)
+            subject = ReportSubject(verdict, trace, after=after_fix(verdict, trace))
+        bar.say("writing")
+        write(path, replace(subject, command=_command()))
+    click.echo(f"Wrote {path} ({path.stat().st_size / 1000:.0f} kB): {subject.verdict.outcome.value}")
+    return exit_codes.FINE
+
+
+def _command() -> str:
+    """This very call."""
+    context = click.get_current_context()
+    words = [context.params["source"]]
+    for parameter in context.command.params:
+        value = context.params[parameter.name or ""]
+        if isinstance(parameter, click.Option) and value not in (parameter.get_default(context), None, ()):
+            for each in value if isinstance(value, tuple) else (value,):
+                words += [parameter.opts[-1]] if value is True else [parameter.opts[-1], str(each)]
+    return f"edgewise report {shlex.join(words)}"
+
+
+def _of_run(folder: Path, path: Path) -> int:
+    with prints_aside(), ProgressBar(f"reading {folder}"):
+        from edgewise.monitor.read_run import Run
+        from edgewise.present.run_report import read, write
+
+        subject = read(folder, _command())
+        write(path, subject)
+    click.echo(
+        f"Wrote {path} ({path.stat().st_size / 1000:.0f} kB): {subject.headline.replace(chr(0x2009), '')}"
+    )
+    run = Run(folder)
+    known = any(event["kind"] == "alarm" for event in run.events())
+    return exit_codes.UNSEEN if not known and run.unseen() else exit_codes.FINE
+
+
+def _refuse_changes(source: str, kind: str, wanted: object) -> None:
+    if wanted:
+        raise BadInput(
+            f"{source} is {kind}, which cannot be changed or measured. Leave the other options out."
+        )
+
+
+def _of_measurement(source: str, batch: str | None, tokens: int | None, seeds: int) -> ReportSubject:
+    from edgewise.present.cards import leading, listing
+    from edgewise.present.html_report import ReportSubject, after_fix
+    from edgewise.probe.measure import measure
+    from edgewise.probe.subjects import subject
+
+    target, audit = audited(subject(source), stream=False)
+    batches = load_batches(batch)
+    inputs = None if batches is None else batches.first()
+    trace = measure(target, inputs, seeds=seeds, readouts=READOUTS, tokens=tokens)
+    measurement = beside_theory(target.name, trace, audit())
+    verdict, trace = measurement.verdict, measurement.trace
+    return ReportSubject(
+        verdict,
+        trace,
+        theory=measurement.theory,
+        after=after_fix(verdict, trace),
+        lead=leading(measurement.audit),
+        audit=tuple(listing(measurement.audit)),
+    )

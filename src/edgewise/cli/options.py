@@ -1,4 +1,4 @@
-"""Options that several verbs share: `--set`, `--batch`, `--figure`, `--explain`, and their completion in the shell."""
+"""Options that several verbs share: `--set`, `--batch`, `--json`, `--explain`, and their completion in the shell."""
 
 from __future__ import annotations
 
@@ -21,8 +21,25 @@ if TYPE_CHECKING:
     from edgewise.models.describe import Description
 
 
-def detail_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Return `--explain` and `--verbose`, as the number `detail`: 0, 1 or 2."""
+Command = Callable[..., Any]
+Batch = Any  # what a user's model takes
+json_option = click.option(
+    "--json", "as_json", is_flag=True, help="Print one JSON document and nothing else."
+)
+fail_on_option = click.option(
+    "--fail-on",
+    type=click.Choice(["risky", "fails"]),
+    default="risky",
+    show_default=True,
+    help="The mildest verdict whose exit code is not 0.",
+)
+stack_option = click.option(
+    "--stack", metavar="NAME", help="Which stack of a model with several.  [default: the language stack]"
+)
+
+
+def detail_options(command: Command) -> Command:
+    """Add `--explain` and `--verbose`, as the number `detail`: 0, 1 or 2."""
 
     @wraps(command)
     def with_number(*args: Any, detail: int | None, **options: Any) -> Any:
@@ -39,7 +56,7 @@ def detail_options(command: Callable[..., Any]) -> Callable[..., Any]:
     )(verbose(with_number))
 
 
-def batch_option(default: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def batch_option(default: str) -> Callable[[Command], Command]:
     """Return `--batch FILE.PY:NAME`, the same for every verb of a model; `load_batches` reads it."""
     return click.option(
         "--batch",
@@ -55,14 +72,14 @@ class Batches:
     text: str
     value: Any
 
-    def several(self, seed: int = 0) -> Any:
+    def several(self, seed: int = 0) -> Batch:
         """Return the batches as they are named, or what the function returns."""
         if not callable(self.value) or hasattr(self.value, "__iter__"):
             return self.value
         needed = [p for p in inspect.signature(self.value).parameters.values() if p.default is p.empty]
         return self.value(seed) if needed else self.value()
 
-    def first(self, seed: int = 0) -> Any:
+    def first(self, seed: int = 0) -> Batch:
         """Return one batch: of a list or loader the first; a tensor, a tuple or a dict is a batch itself."""
         batches = self.several(seed)
         if (
@@ -83,12 +100,12 @@ def load_batches(text: str | None) -> Batches | None:
     )
 
 
-def load_function(option: str, text: str, what: str) -> Callable[..., Any]:
+def load_function(option: str, text: str, what: str) -> Command:
     """Read an option FILE.PY:NAME that names a function."""
     value = load_named(option, text, what)
     if not callable(value):
         raise BadInput(f"--{option} {text} is a {type(value).__name__}; expected {what}.")
-    function: Callable[..., Any] = value
+    function: Command = value
     return function
 
 
@@ -124,6 +141,29 @@ def complete_knob(_: click.Context, __: click.Parameter, incomplete: str) -> lis
     return [
         CompletionItem(f"{k.name}=", help=k.meaning) for k in KNOBS.values() if k.name.startswith(incomplete)
     ]
+
+
+def network_options(command: Command) -> Command:
+    """Add `--depth`, `--tokens`, `--set` and `--start-overlap`, which change a described network."""
+    overlap = click.option(
+        "--start-overlap",
+        type=float,
+        default=0.0,
+        metavar="C",
+        show_default=True,
+        help="Mean cosine between two input tokens.",
+    )
+    knob = click.option(
+        "--set",
+        "settings",
+        multiple=True,
+        metavar="KNOB=VALUE",
+        help="Change a knob; repeatable.",
+        shell_complete=complete_knob,
+    )
+    tokens = click.option("--tokens", type=int, metavar="N", help="Sequence length instead of the source's.")
+    depth = click.option("--depth", type=int, metavar="N", help="Number of blocks instead of the source's.")
+    return depth(tokens(knob(overlap(command))))
 
 
 def parse_settings(texts: Iterable[str]) -> Document:
@@ -184,7 +224,7 @@ def _once(name: str, option: int | None, settings: Document) -> int | None:
 
 
 def figure_path(figure: str | None) -> Path | None:
-    """Return a figure that cannot be written is rejected before anything is computed."""
+    """Return the path of a figure; raise `BadInput` before anything is computed if it cannot be written."""
     if figure is None:
         return None
     from edgewise.present.draw import check_path
@@ -193,7 +233,7 @@ def figure_path(figure: str | None) -> Path | None:
 
 
 def new_file(path: str | None, suffix: str) -> Path | None:
-    """Return a file to write, refused before anything is computed where its name or folder will not do."""
+    """Return the path of a new file; raise `BadInput` before anything is computed if it cannot be written."""
     if path is None:
         return None
     place = Path(path)

@@ -9,7 +9,7 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, redirect_stdout
-from typing import Any
+from typing import Any, TextIO
 
 Document = dict[str, Any]  # a JSON object
 
@@ -68,7 +68,7 @@ class OutputLost(Exception):
 class CheckedOutput:
     """A text stream that raises OutputLost where it cannot be written."""
 
-    def __init__(self, stream: Any) -> None:
+    def __init__(self, stream: TextIO) -> None:
         self._stream = stream
 
     def __getattr__(self, name: str) -> Any:
@@ -100,7 +100,7 @@ class CheckedOutput:
 class ClosedOutput(io.StringIO):
     """What stands for a standard output that the shell has closed (`>&-`); holder: the file that keeps its number."""
 
-    def __init__(self, holder: Any) -> None:
+    def __init__(self, holder: TextIO) -> None:
         super().__init__()
         self.holder = holder
 

@@ -1,4 +1,4 @@
-"""`edgewise predict`: a verdict from a description alone."""
+"""`edgewise predict`, `describe`, `presets`: verdicts from a description, what a model is, networks known by name."""
 
 from __future__ import annotations
 
@@ -7,18 +7,24 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from edgewise.cli import exit_codes
 from edgewise.cli.options import (
-    complete_knob,
+    Batches,
+    batch_option,
     complete_source,
     describe_with,
     detail_options,
+    fail_on_option,
     figure_path,
+    json_option,
+    load_batches,
+    network_options,
     parse_settings,
+    stack_option,
 )
 from edgewise.cli.output import Document, printing, prints_aside
 from edgewise.errors import BadInput
@@ -28,10 +34,12 @@ from edgewise.progress import ProgressBar
 if TYPE_CHECKING:
     from edgewise.critical.critical_point import CriticalPoint
     from edgewise.judgement.comparison import Comparison
+    from edgewise.models.behavior.structure import Structure
     from edgewise.models.describe import Description
     from edgewise.models.source import Source
     from edgewise.nouns.trace import Trace
     from edgewise.nouns.verdict import Verdict
+
 
 EPILOG = (
     f"SOURCE is {ACCEPTED}. Presets are gpt2, llama-3-8b, bert-base, vit-large and others. Knobs of any source can be "
@@ -44,24 +52,7 @@ EPILOG = (
 @click.argument(
     "sources", metavar="SOURCE [SOURCE2]", nargs=-1, required=True, shell_complete=complete_source
 )
-@click.option("--depth", type=int, metavar="N", help="Number of blocks instead of the source's.")
-@click.option("--tokens", type=int, metavar="N", help="Sequence length instead of the source's.")
-@click.option(
-    "--set",
-    "settings",
-    multiple=True,
-    metavar="KNOB=VALUE",
-    help="Change a knob; repeatable.",
-    shell_complete=complete_knob,
-)
-@click.option(
-    "--start-overlap",
-    type=float,
-    default=0.0,
-    metavar="C",
-    show_default=True,
-    help="Mean cosine between two input tokens.",
-)
+@network_options
 @click.option(
     "--readout",
     type=click.Choice(["token", "pooled", "class"]),
@@ -70,14 +61,8 @@ EPILOG = (
 @click.option("--critical", is_flag=True, help="Also find the nearest setting at which the exponents vanish.")
 @click.option("--figure", metavar="F", help="Draw norm, overlap and gradients per block (.png, .svg, .pdf).")
 @detail_options
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document and nothing else.")
-@click.option(
-    "--fail-on",
-    type=click.Choice(["risky", "fails"]),
-    default="risky",
-    show_default=True,
-    help="The mildest verdict whose exit code is not 0.",
-)
+@json_option
+@fail_on_option
 def predict(
     sources: tuple[str, ...],
     depth: int | None,
@@ -122,7 +107,7 @@ def _network(source: str, depth: int | None, tokens: int | None, changes: Docume
 
 
 @dataclass(frozen=True)
-class Answer:
+class Predictions:
     """One entry per source; a comparison if there were two, critical settings if they were asked for."""
 
     traces: tuple[Trace, ...]
@@ -163,17 +148,17 @@ def answer_for(
     readout: str | None,
     critical: bool,
     tell: Callable[[float], None],
-) -> Answer:
+) -> Predictions:
     """Predict and judge one network, or compare two."""
     from edgewise import verbs
 
     if len(networks) == 2:
         comparison = verbs.compare(*networks, start_overlap=start_overlap, readout=readout, progress=tell)
-        answer = Answer(comparison.traces, comparison.verdicts, comparison)
+        answer = Predictions(comparison.traces, comparison.verdicts, comparison)
     else:
         trace = verbs.predict(networks[0], start_overlap=start_overlap, readout=readout, progress=tell)
         verdict = verbs.judge(trace)
-        answer = Answer(
+        answer = Predictions(
             (trace,), (verdict if verdict.name else verdict.with_provenance(name=networks[0].name),)
         )
     if not critical:
@@ -181,3 +166,95 @@ def answer_for(
     gradient = answer.traces[0].decisive_readout or "token"
     points = (verbs.critical_point(n, start_overlap=start_overlap, readout=gradient) for n in networks)
     return replace(answer, criticals=tuple(points))
+
+
+DESCRIBE_EPILOG = (
+    f"SOURCE is {ACCEPTED}. A model is run on a small input and read by what it does; of a config or knobs, the "
+    "description that theory takes is printed. Exit codes: 0 also where theory does not cover the model, 64 bad input, "
+    "70 internal error."
+)
+COVERED = "Theory covers it: edgewise predict says whether it will train."
+OUTSIDE = "Theory does not cover it: edgewise measure reads the same numbers from the model itself."
+COLUMNS = ("name", "depth", "width", "heads", "norm", "activation", "tokens")
+
+
+@click.command(epilog=DESCRIBE_EPILOG)
+@click.argument("source", metavar="SOURCE", shell_complete=complete_source)
+@batch_option("made from the model's own signature")
+@stack_option
+@json_option
+def describe(source: str, batch: str | None, stack: str | None, as_json: bool) -> int:
+    """Say what a model is, block by block, and whether theory covers it."""
+    with prints_aside(), ProgressBar(f"reading {source}"):
+        answer = _answer(source, load_batches(batch), stack)
+    with printing():
+        click.echo(json.dumps(_document(answer), allow_nan=False) if as_json else "\n".join(_lines(answer)))
+    return exit_codes.FINE
+
+
+def _answer(source: str, batches: Batches | None, stack: str | None) -> Structure | Description:
+    from edgewise.models.describe import describe as describe_source
+    from edgewise.models.describe import first_model
+    from edgewise.models.source import read_source
+
+    content = read_source(source)
+    batch = None if batches is None else batches.first()
+    if content.factory is None:
+        return describe_source(content, batch, stack=stack)
+    from edgewise.models.structure import structure
+
+    return structure(first_model(content.factory), batch, stack=stack)
+
+
+def _document(answer: Structure | Description) -> Document:
+    """Either of the two; the other is null."""
+    kind = "structure" if hasattr(answer, "blocks") and hasattr(answer, "outside") else "description"
+    return {"structure": None, "description": None, kind: answer.to_dict()}
+
+
+def _lines(answer: Structure | Description) -> list[str]:
+    document = _document(answer)
+    if document["structure"] is not None:
+        return [str(answer), COVERED if answer.covered else OUTSIDE]  # type: ignore[union-attr]
+    knobs: Document = document["description"]
+    notes = {"assumed": "Assumed", "unmodelled": "The theory leaves out"}
+    lines = [f"{knobs.get('name') or 'network'}:"]
+    lines += [f"  {name} = {_value(value)}" for name, value in knobs.items() if name not in ("name", *notes)]
+    lines += [f"  {word}: {line}" for name, word in notes.items() for line in knobs.get(name, ())]
+    return [*lines, COVERED]
+
+
+def _value(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+@click.command(epilog="Any of them is a SOURCE, as in `edgewise predict gpt2`. Exit code 0.")
+@json_option
+def presets(as_json: bool) -> int:
+    """List the networks that are known by name, with their sizes."""
+    rows = preset_rows()
+    with printing():
+        click.echo(json.dumps(rows, allow_nan=False) if as_json else "\n".join(_preset_lines(rows)))
+    return exit_codes.FINE
+
+
+def preset_rows() -> list[Document]:
+    """Return what each preset is described as; tokens are what is predicted unless --tokens says otherwise."""
+    from edgewise.models.describe import describe
+    from edgewise.models.source import preset_names
+
+    described = {name: describe(name).to_dict() for name in preset_names()}
+    return [{"name": name} | {key: knobs[key] for key in COLUMNS[1:]} for name, knobs in described.items()]
+
+
+def _preset_lines(rows: list[Document]) -> list[str]:
+    cells = [COLUMNS, *(tuple(str(row[column]) for column in COLUMNS) for row in rows)]
+    widths = [max(len(row[i]) for row in cells) for i in range(len(COLUMNS))]
+    aligned = (
+        [
+            row[0].ljust(widths[0]),
+            *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True)),
+        ]
+        for row in cells
+    )
+    return ["  ".join(row) for row in aligned]

@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+import functools
 import json
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import click
 
 from edgewise.cli import exit_codes
-from edgewise.cli.options import batch_option, figure_path, load_batches, load_function
+from edgewise.cli.options import (
+    Batch,
+    Command,
+    batch_option,
+    figure_path,
+    json_option,
+    load_batches,
+    load_function,
+)
 from edgewise.cli.output import Document, printing, prints_aside
 from edgewise.errors import BadInput
 from edgewise.progress import ProgressBar
@@ -17,6 +27,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from edgewise.models.model_map import ModelMap
+    from edgewise.nouns.verdict import Verdict
     from edgewise.rehearsal import Outlook, Rate
 
 NAMED = ("adamw", "sgd", "muon")
@@ -57,7 +68,7 @@ EPILOG = (
 @click.option(
     "--figure", metavar="F", help="Draw loss, stream and tokens against the rate (.png, .svg, .pdf)."
 )
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document and nothing else.")
+@json_option
 def rate(
     source: str,
     batch: str | None,
@@ -90,26 +101,25 @@ def rate(
         if as_json:
             click.echo(_document(answer, prospect))
         else:
-            _show(answer, prospect)
+            from edgewise.present.rate_card import rate_card
+            from edgewise.present.terminal import console, show
+            from edgewise.present.text import lines
+
+            out = console()
+            show(out, lines(rate_card(answer, prospect), out.width))
     if path is not None:
         click.echo(f"Wrote {path}", err=True)
     return exit_codes.INTERRUPTED if answer.interrupted else _code(prospect)
 
 
-def _show(answer: Rate, prospect: Outlook) -> None:
-    from edgewise.present.rate_card import rate_card
-    from edgewise.present.terminal import console, show
-    from edgewise.present.text import lines
-
-    out = console()
-    show(out, lines(rate_card(answer, prospect), out.width))
-
-
 def _rehearse(
-    model: nn.Module, batches: Any, loss: Any, optimizer: Any, notes: tuple[str, ...], options: Document
+    model: nn.Module,
+    batches: Batch,
+    loss: Command | None,
+    optimizer: Command | None,
+    notes: tuple[str, ...],
+    options: Document,
 ) -> tuple[Rate, Outlook]:
-    from dataclasses import replace
-
     from edgewise.models.model_map import ModelMap
     from edgewise.rehearsal import learning_rate, outlook
     from edgewise.rehearsal.ladder import describe_cost
@@ -121,7 +131,7 @@ def _rehearse(
     return answer, outlook(answer, _verdict(where))
 
 
-def _verdict(where: ModelMap) -> Any:
+def _verdict(where: ModelMap) -> Verdict | None:
     """What the start says; None if the model is not one that can be measured."""
     from edgewise import verbs
     from edgewise.probe.measure import measure
@@ -142,7 +152,7 @@ def _model(source: str, seed: int) -> nn.Module:
     return seeded(target.factory, seed)
 
 
-def _batches(model: nn.Module, text: str | None, steps: int, seed: int) -> tuple[Any, tuple[str, ...]]:
+def _batches(model: nn.Module, text: str | None, steps: int, seed: int) -> tuple[Batch, tuple[str, ...]]:
     """The batches of `--batch`, else synthetic ones."""
     batches = load_batches(text)
     if batches is not None:
@@ -153,9 +163,7 @@ def _batches(model: nn.Module, text: str | None, steps: int, seed: int) -> tuple
     return synthetic_batches(model, LONGER * steps + FRESH), (NOTE,)
 
 
-def _optimizer(name: str) -> Any:
-    import functools
-
+def _optimizer(name: str) -> Command | None:
     import torch
 
     if name == "adamw":

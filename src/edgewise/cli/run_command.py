@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import click
 
 from edgewise.cli import exit_codes
+from edgewise.cli.options import json_option
 from edgewise.cli.output import Document, printing, prints_aside
 from edgewise.errors import BadInput
 from edgewise.progress import ProgressBar
@@ -68,7 +69,7 @@ EPILOG = (
     is_flag=True,
     help="Record results, figure and claim of --full (or figure and claim of --recorded) beside FILE.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document and nothing else.")
+@json_option
 def run(
     recipe: str | None,
     listing: bool,
@@ -85,14 +86,22 @@ def run(
     """Measure what is missing of a recipe's cases, judge its claim and draw its figure."""
     os.environ.setdefault("MPLBACKEND", "Agg")  # figures are files here, with or without a screen
     _check(recipe, listing, full, recorded, keep, fresh)
-    _check_scheduler(scheduler)
+    if scheduler is not None:  # one that cannot be is rejected before the recipe is loaded
+        from edgewise.study.workers import check_address
+
+        check_address(scheduler)
     if listing:
         return list_recipes([recipe] if recipe else None, into, as_json)
     assert recipe is not None
-    plan = _plan(recipe, full or recorded, into)
+    with prints_aside(), ProgressBar("loading the recipe"):
+        from edgewise.study.engine import Work
+        from edgewise.study.recipe import load_recipe
+        from edgewise.study.results_file import read_recorded
+
+        plan = Work.of(load_recipe(recipe), "full" if full or recorded else "small", into)
     if fresh:
         plan.start_fresh()
-    outcome = _recorded(plan) if recorded else _measure(plan, workers, scheduler, limit)
+    outcome = read_recorded(plan) if recorded else _measure(plan, workers, scheduler, limit)
     return _conclude(plan, outcome, plan.folder / ("recorded" if recorded else plan.scale), keep, as_json)
 
 
@@ -109,22 +118,6 @@ def _check(recipe: str | None, listing: bool, full: bool, recorded: bool, keep: 
         raise BadInput(
             f"--keep writes beside FILE, and {recipe} is not a file here. Copy it, and name the copy."
         )
-
-
-def _check_scheduler(scheduler: str | None) -> None:
-    """One that cannot be is rejected before the recipe is loaded."""
-    if scheduler is not None:
-        from edgewise.study.workers import check_address
-
-        check_address(scheduler)
-
-
-def _plan(recipe: str, full: bool, into: str) -> Work:
-    with prints_aside(), ProgressBar("loading the recipe"):
-        from edgewise.study.engine import Work
-        from edgewise.study.recipe import load_recipe
-
-        return Work.of(load_recipe(recipe), "full" if full else "small", into)
 
 
 def _measure(plan: Work, workers: int | None, scheduler: str | None, limit: int | None) -> Results:
@@ -145,12 +138,6 @@ def _measure(plan: Work, workers: int | None, scheduler: str | None, limit: int 
         raise
     warn_earlier(plan, outcome)
     return outcome
-
-
-def _recorded(plan: Work) -> Results:
-    from edgewise.study.results_file import read_recorded
-
-    return read_recorded(plan)
 
 
 def _conclude(plan: Work, outcome: Results, folder: Path, keep: bool, as_json: bool) -> int:
@@ -177,7 +164,7 @@ def _keep(plan: Work, folder: Path) -> None:
         return
     path = keep_results(plan, folder)
     size = path.stat().st_size
-    click.echo(f"CommittedClaim in {path} ({size:,} bytes)", err=True)
+    click.echo(f"Recorded in {path} ({size:,} bytes)", err=True)
     if size > LARGE:
         click.echo(
             f"edgewise: that is above {LARGE:,} bytes: let measure return less, or use fewer cases.", err=True

@@ -15,13 +15,14 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from edgewise.cli import exit_codes
+from edgewise.cli.options import json_option
 from edgewise.cli.output import Document, plain, printing, prints_aside, visible
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from edgewise.monitor.read_run import Run
-    from edgewise.monitor.replay import Replay
+    from edgewise.monitor.storage import Rows
 
 
 COLUMNS = {
@@ -148,22 +149,19 @@ def _widths(titles: list[str], cells: list[list[str]]) -> list[int]:
     return [max(map(len, words)) for words in each]
 
 
-def _headline(folder: Run, rows: Any, last: dict[str, float], events: list[Document]) -> str:
+def _headline(folder: Run, rows: Rows, last: dict[str, float], events: list[Document]) -> str:
     name, state = visible(folder.about["model"]), _state(events, rows)
     loss, ratio = (_number(last.get(name, math.nan)) for name in ("loss", "update_ratio"))
     alarms = sum(event["kind"] == "alarm" for event in events)
+    damage = f" and {rows.damaged} damaged" if rows.damaged else ""
     return (
         f"{visible(str(folder.path))} ({name}, {state}): step {int(rows.step[-1])}, loss {loss}, "
-        f"update ratio {ratio}, {len(rows)} row{'' if len(rows) == 1 else 's'}{_damage(rows.damaged)}, "
+        f"update ratio {ratio}, {len(rows)} row{'' if len(rows) == 1 else 's'}{damage}, "
         f"{alarms} alarm{'' if alarms == 1 else 's'}"
     )
 
 
-def _damage(count: int) -> str:
-    return f" and {count} damaged" if count else ""
-
-
-def _state(events: list[Document], rows: Any) -> str:
+def _state(events: list[Document], rows: Rows) -> str:
     """Whether a run without an end continues: one that was killed could not say so."""
     from edgewise.monitor.read_run import SILENT, ended
 
@@ -191,7 +189,7 @@ def _number(value: float) -> str:
 
 @click.command()
 @click.argument("run", type=click.Path())
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document and nothing else.")
+@json_option
 @click.option("--rank", type=click.IntRange(0), default=0, show_default=True, help="Of which process.")
 @click.option("--again", is_flag=True, help="Ask today's detectors about the stored rows.")
 def alarms(run: str, as_json: bool, rank: int, again: bool) -> int:
@@ -213,25 +211,18 @@ def alarms(run: str, as_json: bool, rank: int, again: bool) -> int:
     code = exit_codes.of_alarms([alarm.failing for alarm in raised], bool(unseen))
     with printing():
         if as_json:
-            click.echo(
-                json.dumps(
-                    plain(
-                        {
-                            "run": run,
-                            "model": about["model"],
-                            "rows": len(rows),
-                            "unseen": unseen,
-                            "damaged_rows": rows.damaged,
-                            "damaged_events": folder.damaged_events(rank),
-                            "exit_code": code,
-                            "alarms": [
-                                alarm.json() | _dossier(None if again else event)
-                                for alarm, event in zip(raised, events if not again else raised, strict=True)
-                            ],
-                        }
-                    )
-                )
-            )
+            written = [{}] * len(raised) if again else events
+            document = {
+                "run": run,
+                "model": about["model"],
+                "rows": len(rows),
+                "unseen": unseen,
+                "damaged_rows": rows.damaged,
+                "damaged_events": folder.damaged_events(rank),
+                "exit_code": code,
+                "alarms": [a.json() | _dossier(event) for a, event in zip(raised, written, strict=True)],
+            }
+            click.echo(json.dumps(plain(document)))
             return code
         if unseen:
             lines = [NOT_SEEN, *(f"  - {visible(sentence)}" for sentence in unseen)]
@@ -248,9 +239,9 @@ def alarms(run: str, as_json: bool, rank: int, again: bool) -> int:
     return code
 
 
-def _dossier(event: Any) -> dict[str, Any]:
+def _dossier(event: Document) -> Document:
     """Where the step of an alarm was written down, and the command that repeats it; None without one."""
-    path = None if event is None else event.get("dossier")
+    path = event.get("dossier")
     command = None if path is None else f"edgewise replay {shlex.quote(str(path))} FILE.PY:FUNCTION"
     return {"dossier": path, "replay": command}
 
@@ -258,7 +249,7 @@ def _dossier(event: Any) -> dict[str, Any]:
 @click.command()
 @click.argument("dossier", type=click.Path())
 @click.argument("source", metavar="FILE.PY:FUNCTION")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document and nothing else.")
+@json_option
 def replay(dossier: str, source: str, as_json: bool) -> int:
     """Repeat the step of an alarm as run, in float32, with another attention, and on the batch before.
 
@@ -280,15 +271,13 @@ def replay(dossier: str, source: str, as_json: bool) -> int:
         model, criterion = made if isinstance(made, tuple) else (made, None)
         outcome = replay_step(dossier, model, criterion)
     with printing():
-        click.echo(json.dumps(_replay_document(outcome)) if as_json else visible(str(outcome), lines=True))
+        if as_json:
+            names = ("explanation", "survives", "why")
+            statements = [dict(zip(names, row, strict=True)) for row in outcome.statements]
+            click.echo(json.dumps(plain(asdict(outcome) | {"statements": statements})))
+        else:
+            click.echo(visible(str(outcome), lines=True))
     return exit_codes.FINE
-
-
-def _replay_document(outcome: Replay) -> Any:
-    statements = [
-        {"explanation": name, "survives": held, "why": why} for name, held, why in outcome.statements
-    ]
-    return plain(asdict(outcome) | {"statements": statements})
 
 
 @click.command()
@@ -298,7 +287,7 @@ def _replay_document(outcome: Replay) -> Any:
 @click.option(
     "--rank", type=click.IntRange(0), default=None, help="Of one process only; of all unless given."
 )
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document and nothing else.")
+@json_option
 def export(run: str, path: str, heads: bool, rank: int | None, as_json: bool) -> int:
     """Write the rows of a watched run to one file."""
     from edgewise.monitor.read_run import export as export_rows

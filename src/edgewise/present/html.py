@@ -29,7 +29,7 @@ from edgewise.errors import BadInput
 from edgewise.files import whole_file
 from edgewise.nouns.card import Card, CardTable, Curve, Panel
 from edgewise.nouns.verdict import Outcome
-from edgewise.present.wording import whole_sentence
+from edgewise.present.wording import capitalised, whole_sentence
 
 VOID = ("br", "link", "meta")
 
@@ -415,14 +415,10 @@ def table_html(given: CardTable, most: int | None = None) -> Html:
     shown: list[Sequence[Any]] = list(given.rows[:most])
     if given.kind == "knobs":
         shown = [(element("code", row[0]), *row[1:]) for row in given.rows]
-    header = given.header if given.kind == "numbers" else tuple(map(_capital, given.header))
+    header = given.header if given.kind == "numbers" else tuple(map(capitalised, given.header))
     label = {"numbers": "Through the blocks", "knobs": "Description"}.get(given.kind, "")
     more = element("p", f"and {rest} more; print(plan) lists them all", class_="meta") if rest > 0 else None
     return join(table(header, shown, given.kind, label), more)
-
-
-def _capital(text: str) -> str:
-    return text[:1].upper() + text[1:]
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[Any]], kind: str = "", label: str = "") -> Html:

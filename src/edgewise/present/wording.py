@@ -6,7 +6,7 @@ Shares: "about 34 %", "(32 to 36 %)", "almost none" below half a per cent; never
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from edgewise.nouns.card import Line
@@ -19,12 +19,14 @@ from edgewise.nouns.verdict import (
     Verdict,
     per_cent,
 )
+from edgewise.repair.plan import counting_word
 
 EVEN, MILD = (
     2.0,
     10.0,
 )  # gradients within these factors of the last block's are called even, or uneven somewhat
 ALIKE = 0.05  # a starting overlap below this is called a right angle
+LISTED = 4  # numbers of blocks that are not a run
 MERGING = math.log(2) * 3  # halvings over the depth from which tokens are said to merge
 NORMS = {
     "pre": "pre-norm",
@@ -239,7 +241,7 @@ def whole_sentence(text: str) -> str:
     >>> whole_sentence("nearly all of them trained"), whole_sentence("Why?")
     ('Nearly all of them trained.', 'Why?')
     """
-    text = text[:1].upper() + text[1:]
+    text = capitalised(text)
     return text if not text or text[-1] in ".!?:" else f"{text}."
 
 
@@ -398,3 +400,38 @@ def size(gradient: float) -> str:
     if gradient >= 0.0995:
         return f"{gradient:.2f}"
     return f"{gradient:.3f}" if gradient >= 0.0005 else "<0.001"
+
+
+def capitalised(text: str) -> str:
+    """Return the text with a capital first letter."""
+    return text[:1].upper() + text[1:]
+
+
+def group(names: Sequence[str]) -> str:
+    """Return many parameters as the part of the model they share: `layers.1-23`; one as itself.
+
+    >>> group(["layers.1.attn.q", "layers.2.attn.q", "layers.2.mlp.w", "layers.1.mlp.w"])
+    'layers.1-2'
+    >>> group(["layers.1.attn.w", "layers.2.mlp.w"])
+    'layers.1-2.*.w'
+    >>> group(["layers.0.mlp.b", "layers.1.mlp.b"])
+    'layers.0-1.mlp.b'
+    >>> group(["1.layers.0.mlp.b", "1.layers.1.mlp.b"])
+    '1.layers.0-1.mlp.b'
+    """
+    place = counting_word(names)
+    parts = [name.split(".") for name in names]
+    stacks = {tuple(words[:place]) for words in parts}
+    if len(names) == 1 or place is None or len(stacks) > 1:
+        return names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"
+    inside = {".".join(words[place + 1 :]) for words in parts}
+    ends = {rest.rpartition(".")[2] for rest in inside}
+    tail = [inside.pop()] if len(inside) == 1 else ["*", ends.pop()] if len(ends) == 1 else []
+    return ".".join([*stacks.pop(), span(sorted({int(words[place]) for words in parts})), *tail])
+
+
+def span(numbers: Sequence[int]) -> str:
+    """Return `1-23` for a run, `0,2,4` for a few others, `0..38` for many."""
+    if len(numbers) > 1 and numbers[-1] - numbers[0] == len(numbers) - 1:
+        return f"{numbers[0]}-{numbers[-1]}"
+    return ",".join(map(str, numbers)) if len(numbers) <= LISTED else f"{numbers[0]}..{numbers[-1]}"
