@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import pytest
@@ -47,11 +48,11 @@ EXTRA = ("query_down", "key_value_down", "key_rotated")
 UNRECOGNISED = {"t5": "relative_attention_bias", "gptoss": "sinks"}  # named, and truly not modelled
 
 
-@pytest.fixture(scope="module")
-def found() -> dict[str, tuple[nn.Module, ModelSites]]:
-    """Every model and its sites; tests that write build their own."""
-    models = {name: make() for name, make in ALL.items()}
-    return {name: (model, sites(model)) for name, model in models.items()}
+@cache
+def found(name: str) -> tuple[nn.Module, ModelSites]:
+    """A model and its sites, read once; tests that write build a model of their own, with equal weights."""
+    model = ALL[name]()
+    return model, sites(model)
 
 
 def run(name: str, model: nn.Module) -> None:
@@ -79,8 +80,8 @@ def output_of(name: str, model: nn.Module, module: str) -> Tensor:
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_every_block_has_every_role(name: str, found: dict[str, tuple[nn.Module, ModelSites]]) -> None:
-    model, places = found[name]
+def test_every_block_has_every_role(name: str) -> None:
+    model, places = found(name)
     assert places.depth == (EXPECTED[name][0] if name in EXPECTED else 3)
     assert places.width == 48
     assert not places.assumed
@@ -98,10 +99,8 @@ def test_every_block_has_every_role(name: str, found: dict[str, tuple[nn.Module,
 
 
 @pytest.mark.parametrize("name", HANDWRITTEN)
-def test_sizes_and_norms_of_classes_never_seen(
-    name: str, found: dict[str, tuple[nn.Module, ModelSites]]
-) -> None:
-    _, places = found[name]
+def test_sizes_and_norms_of_classes_never_seen(name: str) -> None:
+    _, places = found(name)
     block, stack = places.blocks[-1], places.stacks[0]
     attention = block.attention
     seen = (
@@ -117,11 +116,9 @@ def test_sizes_and_norms_of_classes_never_seen(
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_all_parameters_of_the_blocks_are_accounted_for(
-    name: str, found: dict[str, tuple[nn.Module, ModelSites]]
-) -> None:
+def test_all_parameters_of_the_blocks_are_accounted_for(name: str) -> None:
     """Every parameter of a block has exactly one of: a role, a norm, a scale, a place in `unrecognised`."""
-    model, places = found[name]
+    model, places = found(name)
     for block in (block for stack in places.stacks for block in stack.blocks):
         used = {n for p in block.projections for n in (*p.parameters, *p.biases)} | set(block.scales)
         norms = tuple(f"{norm.name}." for norm in block.norms)
@@ -150,7 +147,7 @@ def scale(model: nn.Module, matrix: Projection, factor: float) -> None:
 def fresh(name: str) -> tuple[nn.Module, BlockSite]:
     """A model of its own, larger weights so that attention is not uniform, biases of attention at zero."""
     model = ALL[name]()
-    block = sites(model).blocks[1]  # the second: the first of a post-norm network reads the bare embedding
+    block = found(name)[1].blocks[1]  # the second: the first of a post-norm network reads the bare embedding
     with torch.no_grad():
         for matrix in block.attention.projections:
             if (
@@ -191,7 +188,7 @@ def test_the_gate_is_inside_the_activation(name: str) -> None:
 
     def thought(role: str) -> Tensor:
         model = ALL[name]()
-        block = sites(model).blocks[0]
+        block = found(name)[1].blocks[0]
         for matrix in block.mlp.projections:
             for parameter in matrix.biases:
                 nn.init.zeros_(model.get_parameter(parameter))
@@ -202,8 +199,7 @@ def test_the_gate_is_inside_the_activation(name: str) -> None:
         mixture = block.mlp.name if block.mlp.router else block.mlp.output.module
         return output_of(name, model, mixture)
 
-    model = ALL[name]()
-    gated = sites(model).blocks[0].mlp.gate is not None
+    gated = found(name)[1].blocks[0].mlp.gate is not None
     plain, output = thought("none"), thought("output")
     assert torch.allclose(output, 2 * plain, rtol=1e-4, atol=1e-5)
     if gated:
@@ -232,8 +228,7 @@ def test_the_interleaved_gate_of_gpt_oss() -> None:
 @pytest.mark.parametrize("name", [n for n in ALL if n not in STREAM])
 def test_the_stream_between_the_branches_enters_the_middle(name: str) -> None:
     """With the MLP's output matrix at zero a block's output is its middle (norms on the sum aside)."""
-    model = ALL[name]()
-    places = sites(model)
+    model, places = ALL[name](), found(name)[1]
     block, stack = places.blocks[0], places.stacks[0]
     if block.middle is None:
         assert stack.parallel

@@ -51,10 +51,10 @@ def expectation_is_measured(model: nn.Module, plan: Plan, batch: Any) -> None:
 STACKS: dict[str, tuple[Any, tuple[int, ...]]] = {
     "tanh perceptron, 100 layers": (lambda: perceptron(100, 32), (16, 20)),
     "convolutions, 40 layers": (lambda: Convolutions(40, 8), (4, 3, 6, 6)),
-    "post-norm mixer, 24 layers": (lambda: mixer(24, 16, 64, 3.0, post=True), (2, 16, 12)),
-    "never seen": (lambda: nn.Sequential(*(Unseen(64) for _ in range(32))), (16, 64)),
+    "post-norm mixer, 12 layers": (lambda: mixer(12, 16, 64, 3.0, post=True), (2, 16, 12)),
+    "never seen": (lambda: nn.Sequential(*(Unseen(64) for _ in range(20))), (16, 64)),
     "norms without skips": (lambda: NormedPerceptron(40, 64), (16, 64)),
-    "copied layers": (lambda: encoder(24, 64), (2, 16, 64)),
+    "copied layers": (lambda: encoder(12, 64), (2, 16, 64)),
 }
 
 

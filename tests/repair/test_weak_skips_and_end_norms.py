@@ -108,7 +108,7 @@ def test_a_dying_stream_is_no_cure() -> None:
 
 @pytest.mark.parametrize("norm", [pytest.param("sandwich", marks=pytest.mark.slow), "branch"])
 def test_norms_that_end_branches_are_scaled_themselves(norm: str) -> None:
-    model, batch = network(depth=24, norm=norm, score_gain=2.0)
+    model, batch = network(depth=16, norm=norm, score_gain=2.0)
     plan = edgewise.critical_plan(model, batch)
     assert plan.before is not None and plan.before.worst > 1.5
     assert plan.reached and {change.draw for change in plan.changes} <= {"constant", "zero"}
