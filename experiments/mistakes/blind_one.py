@@ -3,7 +3,8 @@
 The author has not read the monitor. The networks and languages are those of the blind list for `edgewise check`,
 here trained for 250 steps on fresh data. `COST` is the loss of the broken training minus that of its twin, in nats,
 on batches that were held out: the weights of the broken training are put into the healthy model and scored by the
-healthy loss if the shapes allow it. "Midway" is step 120 or so.
+healthy loss if the shapes allow it, averaged over the architectures. 10.0 stands for NaN; that of a softmax before the
+cross entropy is the floor of the reported loss. "Midway" is step 120 or so.
 """
 
 import copy
@@ -50,7 +51,32 @@ POOL = 130
 Case = dict[str, Any]
 Loss = Callable[[nn.Module, Any], Tensor]
 
-COST: dict[str, float] = {}
+COST: dict[str, float] = {
+    "future_leaks": 2.21,
+    "labels_unshifted": 8.46,
+    "padding_only": 0.23,
+    "no_zero_grad": 10.0,
+    "zeroed_before_step": 0.5,
+    "rate_too_high": 2.85,
+    "warmup_without_end": 0.38,
+    "softmax_twice": 0.74,
+    "betas_swapped": 0.56,
+    "one_batch_forever": 2.53,
+    "sorted_by_class": 3.12,
+    "decoder_ignores_encoder": 0.13,
+    "images_in_bytes": 2.14,
+    "router_without_gradient": 0.7,
+    "weights_start_at_zero": 0.21,
+    "rate_ends_early": 0.22,
+    "labels_turn_to_noise": 0.19,
+    "nan_batch": 10.0,
+    "thawed_outside_optimizer": 0.19,
+    "loader_stuck": 2.19,
+    "second_moment_lost": 0.28,
+    "batch_of_one": 0.98,
+    "average_swapped_in": 1.68,
+    "decay_times_thousand": 3.51,
+}
 
 ONLY = {
     "future_leaks": ["gpt"],
@@ -79,7 +105,7 @@ ONLY = {
     "decoder_ignores_encoder": ["translator"],
     "decoder_unmasked": ["translator"],
     "lora_both_zero": ["gpt"],
-    "detached_between_blocks": ["modern"],
+    "detached_blocks": ["modern"],
     "pure_bf16": ["gpt"],
     "half_precision": ["gpt"],
     "images_in_bytes": ["vit"],
@@ -100,7 +126,7 @@ ONLY = {
     "frozen_by_validation": ["vit"],
     "eval_mode_stays": ["encoder"],
     "loader_stuck": ["translator"],
-    "old_weights_loaded": ["vit"],
+    "old_weights_loaded": ["gpt"],
     "second_moment_lost": ["modern"],
     "tokens_renumbered": ["gpt"],
     "causal_flag_lost": ["modern"],
@@ -559,22 +585,20 @@ def case_lora_both_zero(architecture: str, broken: bool) -> Case:
 
 
 class Cut(Block):
-    """A block behind a `detach`."""
+    """A block whose output is detached."""
 
     def forward(self, x: Tensor) -> Tensor:
-        return super().forward(x.detach())
+        return super().forward(x).detach()
 
 
-def case_detached_between_blocks(architecture: str, broken: bool) -> Case:
-    """A `detach()` from a probe stays in the stream before the last block."""
+def case_detached_blocks(architecture: str, broken: bool) -> Case:
+    """A `detach()` from a probe stays behind the last block, so that only the head is trained."""
     torch.manual_seed(27)
     kinds = [Block, Block, Cut if broken else Block]
     blocks: list[nn.Module] = [kind(64, Attention(64, 4, rotary=True), _mlp(64)) for kind in kinds]
     setup = _start(architecture, 27, GPT(blocks, positions=False, tied=False))
     step = _loop(setup, _adamw(architecture, setup.model, weight_decay=0.0))
-    return _case(
-        "detached_between_blocks", setup, step, "detach | no gradient | gradient+zero | graph", NO_UPDATE
-    )
+    return _case("detached_blocks", setup, step, "detach | no gradient | gradient+zero | graph", NO_UPDATE)
 
 
 def case_pure_bf16(architecture: str, broken: bool) -> Case:
@@ -601,6 +625,7 @@ def case_pure_bf16(architecture: str, broken: bool) -> Case:
 def case_half_precision(architecture: str, broken: bool) -> Case:
     """`model.half()` with Adam: its epsilon is zero in float16."""
     setup = _start(architecture, 29)
+    setup.batches = [x[:4] for x in setup.batches]
     if broken:
         setup.model.half()
 
