@@ -11,11 +11,11 @@ import torch
 
 from benchmarks.clock import Task, interleaved
 from benchmarks.report import Findings, Goal, Table, Tell
-from edgewise.probe.batches import default_batch
+from edgewise.models.inputs import default_batch
 from edgewise.probe.geometry import separation
 from edgewise.probe.measure import measure
-from edgewise.probe.subjects import Subject, seeded, subject
-from edgewise.probe.whole import forget
+from edgewise.probe.observation import forget
+from edgewise.probe.subjects import Measurable, seeded, subject
 from tests.support.memory import BLOCK_MEGABYTES, streamed_peaks
 
 ONE, ALL = 1.3, 3.2  # the project's goals
@@ -83,7 +83,7 @@ def _built(quick: bool, tell: Tell) -> list[list[Any]]:
     return rows
 
 
-def _plain(target: Subject, seeds: int) -> None:
+def _plain(target: Measurable, seeds: int) -> None:
     assert target.factory is not None
     for seed in range(seeds):
         model = seeded(target.factory, seed)

@@ -14,7 +14,7 @@ import torch
 from benchmarks.clock import Task, interleaved, once
 from benchmarks.report import Findings, Goal, Table, Tell
 from edgewise import softmax_jacobian as jacobian
-from edgewise.probe.attention import row_statistics
+from edgewise.probe.attention_rows import row_statistics
 
 GOALS = {128: 6, 512: 30, 2048: 120, 8192: 1000}  # times faster than eigvalsh
 ROWS = {128: 256, 512: 64, 2048: 16, 8192: 4}

@@ -14,7 +14,7 @@ import edgewise
 from edgewise import activations, nets
 from edgewise.nouns import knobs
 from edgewise.theory.averages import functions
-from edgewise.theory.averages.activations import activation
+from edgewise.theory.averages.activation_averages import activation
 
 CONTRIBUTING = Path(__file__).parents[1] / "CONTRIBUTING.md"
 NAME = "softsign"

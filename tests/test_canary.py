@@ -127,7 +127,7 @@ def test_make_passes_what_parted_and_fails_for_what_raised() -> None:
     [
         (
             "papers/cowsik2024geometry/particles.py",
-            "theory/simplex/kernels.py",
+            "theory/simplex/step.py",
             "state.difference * row.s2, state",
             "1.02 * state.difference * row.s2, state",
         ),

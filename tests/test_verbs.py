@@ -204,7 +204,7 @@ def test_a_user_name_is_left_alone():
 
 def test_callables_do_not_stay_in_memory() -> None:
     """Each has tables of some megabytes: a few are remembered, not all."""
-    from edgewise.theory.averages.activations import activation
+    from edgewise.theory.averages.activation_averages import activation
 
     references = []
     for scale in range(1, 41):

@@ -11,10 +11,9 @@ from rich.progress import track
 
 from edgewise.arrays import Array
 from edgewise.theory.averages.functions import SMOOTH
-from edgewise.theory.averages.quadrature import Quadrature
-from edgewise.theory.averages.tables import TABLES_FILE, factors
+from edgewise.theory.averages.quadrature import TABLES_FILE, Quadrature, factors
 from edgewise.theory.softmax.integrals import chords, row_pair, single_row
-from edgewise.theory.softmax.table import (
+from edgewise.theory.softmax.moments import (
     LARGEST_TOKENS,
     PAIR_NAMES,
     ROW_NAMES,

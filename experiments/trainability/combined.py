@@ -17,7 +17,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from edgewise.judgement.outcome import Score
+from edgewise.judgement.outcome import RiskScore
 from edgewise.judgement.outcome import chance as chance_of_start
 from edgewise.rehearsal.prospect import CERTAIN, FAILS_UP_TO, LEAST_FALL, TRAINS_FROM
 
@@ -54,7 +54,7 @@ def _start(
     group: str, task: str, family: str, failed: bool, early: float | None, first: float, row: Sample
 ) -> Start:
     curves = json.loads((FOLDER / "forecast_table.json").read_text())["curves"][row.readout]
-    p = chance_of_start(Score(row.exponents, 0.0, row.forgetting), curves["described"]["all"])
+    p = chance_of_start(RiskScore(row.exponents, 0.0, row.forgetting), curves["described"]["all"])
     return Start(group, task, family, failed, 1 - (DIVERGED if early is None else early) / first, p)
 
 

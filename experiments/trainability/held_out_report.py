@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from edgewise.arrays import Array
-from edgewise.judgement.findings import SLOWER, Evidence, find
+from edgewise.judgement.findings import SLOWER, FindingEvidence, find
 from edgewise.judgement.judge import NEVER
 from edgewise.judgement.outcome import outcome_of, risks, score_of, training_probability, why_open
 from edgewise.judgement.profile import read
@@ -187,7 +187,9 @@ def _called_slow(row: HeldOut) -> bool:
     trace = row.trace()
     reading = read(trace)
     score = score_of(reading)
-    findings = find(Evidence(reading, score, {} if score is None else risks(score, trace), Outcome.TRAINS))
+    findings = find(
+        FindingEvidence(reading, score, {} if score is None else risks(score, trace), Outcome.TRAINS)
+    )
     return any(finding.kind is Kind.SLOW_START for finding in findings)
 
 

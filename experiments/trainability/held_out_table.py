@@ -11,7 +11,7 @@ import numpy as np
 
 from edgewise.arrays import Array
 from edgewise.judgement.comparison import departure
-from edgewise.judgement.outcome import Score, score_of
+from edgewise.judgement.outcome import RiskScore, score_of
 from edgewise.judgement.profile import read
 from edgewise.nouns.architecture import Architecture
 from edgewise.nouns.provenance import Provenance
@@ -97,7 +97,7 @@ class HeldOut:
             provenance=Provenance(source, sampled=source == "measured", readout=self.readout),
         )
 
-    def score(self) -> Score | None:
+    def score(self) -> RiskScore | None:
         return score_of(read(self.trace()))
 
     def sample(self) -> Sample:

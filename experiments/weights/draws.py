@@ -14,7 +14,7 @@ import torch
 from matplotlib.figure import Figure
 
 import edgewise
-from edgewise.nets.build import Stack
+from edgewise.nets.build import BlockStack
 from edgewise.present import Curve, Panel, Sheet
 from edgewise.study import Claim, Result, over_seeds, seed_count
 
@@ -58,7 +58,7 @@ def measure(case: dict[str, Any]) -> dict[str, Any]:
     g = torch.Generator().manual_seed(1000 + case["seed"])
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(case["seed"])
-        stack = Stack(_network(case)).double().requires_grad_(False)
+        stack = BlockStack(_network(case)).double().requires_grad_(False)
     for layer in stack.modules():
         if isinstance(layer, torch.nn.Linear):
             redraw_(layer.weight, case["kind"], g)

@@ -8,14 +8,14 @@ import torch
 from torch import Tensor
 
 import edgewise
-from edgewise.nets.build import Stack
+from edgewise.nets.build import BlockStack
 
 
-def random_stack(knobs: dict[str, Any], seed: int) -> Stack:
+def random_stack(knobs: dict[str, Any], seed: int) -> BlockStack:
     """The blocks of one random network in double precision, without gradients of weights."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return Stack(edgewise.transformer(**knobs)).double().requires_grad_(False)
+        return BlockStack(edgewise.transformer(**knobs)).double().requires_grad_(False)
 
 
 def tokens_of(gram: Tensor, width: int, seed: int) -> Tensor:

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from edgewise.models.structure import structure
     from edgewise.monitor.read_run import read
     from edgewise.monitor.watch import watch
-    from edgewise.nets.swap import use_kernel
+    from edgewise.nets.kernel_attention import use_kernel
     from edgewise.nouns.architecture import Architecture, transformer
     from edgewise.nouns.perceptron import Perceptron
     from edgewise.nouns.trace import Trace
@@ -87,7 +87,7 @@ _HOMES = {
     "structure": "models.structure",
     "total_changes": "repair.meter",
     "transformer": "nouns.architecture",
-    "use_kernel": "nets.swap",
+    "use_kernel": "nets.kernel_attention",
     "watch": "monitor.watch",
 }
 _ROOMS = (

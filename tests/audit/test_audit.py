@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 import edgewise
-from edgewise.audit.finding import AuditFinding, Kind, Severity
+from edgewise.audit.finding import AuditFinding, AuditKind, AuditSeverity
 from edgewise.audit.inspect import audit_initialization
 from edgewise.errors import BadInput
 from edgewise.models.model_map import sites
@@ -23,18 +23,18 @@ from tests.support.models import FAMILIES, build
 # Findings on families as they come, beside ties of embedding and readout. Each is true:
 TRUE = {
     # transformers 5.22 draws DeiT's positions from a normal, then sets them to zero two lines later.
-    "deit": {(Kind.NEVER_INITIALIZED, "deit.embeddings.position_embeddings")},
+    "deit": {(AuditKind.NEVER_INITIALIZED, "deit.embeddings.position_embeddings")},
     # the router of gpt-oss draws its bias like its matrix.
-    "gptoss": {(Kind.BIAS_NOT_ZERO, "model.layers.0.mlp.router.bias")},
+    "gptoss": {(AuditKind.BIAS_NOT_ZERO, "model.layers.0.mlp.router.bias")},
 }
 TIED = {"gpt2", "gemma2", "gemma3", "bert", "roberta", "modernbert", "t5", "falcon", "opt"}
 
 
-def kinds(findings: tuple[AuditFinding, ...]) -> set[Kind]:
-    return {finding.kind for finding in findings if finding.kind is not Kind.TIED}
+def kinds(findings: tuple[AuditFinding, ...]) -> set[AuditKind]:
+    return {finding.kind for finding in findings if finding.kind is not AuditKind.TIED}
 
 
-def repair(model: nn.Module, findings: tuple[AuditFinding, ...], kind: Kind) -> None:
+def repair(model: nn.Module, findings: tuple[AuditFinding, ...], kind: AuditKind) -> None:
     torch.manual_seed(5)
     for finding in findings:
         if finding.kind is kind:
@@ -44,9 +44,9 @@ def repair(model: nn.Module, findings: tuple[AuditFinding, ...], kind: Kind) -> 
 @pytest.mark.parametrize("name", FAMILIES)
 def test_families_as_they_come(name: str) -> None:
     found = audit_initialization(FAMILIES[name]())
-    assert {(f.kind, f.parameter) for f in found if f.kind is not Kind.TIED} == TRUE.get(name, set())
-    assert any(f.kind is Kind.TIED for f in found) == (name in TIED)
-    assert all(f.severity is Severity.NOTE for f in found if f.kind is Kind.TIED)
+    assert {(f.kind, f.parameter) for f in found if f.kind is not AuditKind.TIED} == TRUE.get(name, set())
+    assert any(f.kind is AuditKind.TIED for f in found) == (name in TIED)
+    assert all(f.severity is AuditSeverity.NOTE for f in found if f.kind is AuditKind.TIED)
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -145,35 +145,55 @@ def tie_two_parameters(model: nn.Module) -> None:
     model.transformer["h"][1].attn.c_proj.weight = model.transformer["h"][0].attn.c_proj.weight
 
 
-WRONG: list[tuple[str, Callable[[nn.Module], None], Kind, str]] = [
-    ("nanogpt", copy_a_layer, Kind.IDENTICAL_LAYERS, "transformer.h.2.attn.c_attn.weight"),
-    ("nanogpt", forget_a_matrix, Kind.NEVER_INITIALIZED, "transformer.h.1.mlp.c_fc.weight"),
-    ("llama", forget_the_memory, Kind.NEVER_INITIALIZED, "model.layers.1.self_attn.o_proj.weight"),
-    ("mixtral", leave_garbage, Kind.NEVER_INITIALIZED, "model.layers.2.mlp.experts.down_proj"),
-    ("nanogpt", forget_positions, Kind.NEVER_INITIALIZED, "transformer.wpe.weight"),
-    ("gpt2", forget_the_scaling, Kind.RESIDUAL_SCALING_MISSING, "transformer.h.0.attn.c_proj.weight"),
-    ("nanogpt", scale_one_branch_only, Kind.RESIDUAL_SCALING_MISSING, "transformer.h.0.mlp.c_proj.weight"),
-    ("nanogpt", scale_the_wrong_matrix, Kind.RESIDUAL_SCALING_MISPLACED, "transformer.h.0.mlp.c_fc.weight"),
-    ("pythia", draw_a_layer_larger, Kind.DEPARTS_FROM_SIBLINGS, "gpt_neox.layers.1.mlp.dense_h_to_4h.weight"),
+WRONG: list[tuple[str, Callable[[nn.Module], None], AuditKind, str]] = [
+    ("nanogpt", copy_a_layer, AuditKind.IDENTICAL_LAYERS, "transformer.h.2.attn.c_attn.weight"),
+    ("nanogpt", forget_a_matrix, AuditKind.NEVER_INITIALIZED, "transformer.h.1.mlp.c_fc.weight"),
+    ("llama", forget_the_memory, AuditKind.NEVER_INITIALIZED, "model.layers.1.self_attn.o_proj.weight"),
+    ("mixtral", leave_garbage, AuditKind.NEVER_INITIALIZED, "model.layers.2.mlp.experts.down_proj"),
+    ("nanogpt", forget_positions, AuditKind.NEVER_INITIALIZED, "transformer.wpe.weight"),
+    ("gpt2", forget_the_scaling, AuditKind.RESIDUAL_SCALING_MISSING, "transformer.h.0.attn.c_proj.weight"),
+    (
+        "nanogpt",
+        scale_one_branch_only,
+        AuditKind.RESIDUAL_SCALING_MISSING,
+        "transformer.h.0.mlp.c_proj.weight",
+    ),
+    (
+        "nanogpt",
+        scale_the_wrong_matrix,
+        AuditKind.RESIDUAL_SCALING_MISPLACED,
+        "transformer.h.0.mlp.c_fc.weight",
+    ),
+    (
+        "pythia",
+        draw_a_layer_larger,
+        AuditKind.DEPARTS_FROM_SIBLINGS,
+        "gpt_neox.layers.1.mlp.dense_h_to_4h.weight",
+    ),
     (
         "pythia",
         draw_the_keys_of_a_layer_larger,
-        Kind.DEPARTS_FROM_SIBLINGS,
+        AuditKind.DEPARTS_FROM_SIBLINGS,
         "gpt_neox.layers.2.attention.query_key_value.weight",
     ),
-    ("llama", draw_a_role_larger, Kind.DEPARTS_FROM_RECIPE, "model.layers.0.mlp.up_proj.weight"),
-    ("deepseek3", draw_a_latent_larger, Kind.DEPARTS_FROM_RECIPE, "model.layers.0.self_attn.q_a_proj.weight"),
-    ("gemma3", raise_a_norm, Kind.NORM_GAIN_NOT_ONE, "model.norm.weight"),
-    ("nanogpt", raise_another_norm, Kind.NORM_GAIN_NOT_ONE, "transformer.h.0.ln_2.weight"),
-    ("bert", draw_a_bias, Kind.BIAS_NOT_ZERO, "bert.encoder.layer.1.attention.self.key.bias"),
-    ("nanogpt", tie_two_modules, Kind.TIED, "transformer.h.0.mlp.c_fc.weight"),
-    ("nanogpt", tie_two_parameters, Kind.TIED, "transformer.h.1.attn.c_proj.weight"),
+    ("llama", draw_a_role_larger, AuditKind.DEPARTS_FROM_RECIPE, "model.layers.0.mlp.up_proj.weight"),
+    (
+        "deepseek3",
+        draw_a_latent_larger,
+        AuditKind.DEPARTS_FROM_RECIPE,
+        "model.layers.0.self_attn.q_a_proj.weight",
+    ),
+    ("gemma3", raise_a_norm, AuditKind.NORM_GAIN_NOT_ONE, "model.norm.weight"),
+    ("nanogpt", raise_another_norm, AuditKind.NORM_GAIN_NOT_ONE, "transformer.h.0.ln_2.weight"),
+    ("bert", draw_a_bias, AuditKind.BIAS_NOT_ZERO, "bert.encoder.layer.1.attention.self.key.bias"),
+    ("nanogpt", tie_two_modules, AuditKind.TIED, "transformer.h.0.mlp.c_fc.weight"),
+    ("nanogpt", tie_two_parameters, AuditKind.TIED, "transformer.h.1.attn.c_proj.weight"),
 ]
 
 
 @pytest.mark.parametrize("name, spoil, kind, parameter", WRONG, ids=[entry[1].__name__ for entry in WRONG])
 def test_caught_named_and_repaired(
-    name: str, spoil: Callable[[nn.Module], None], kind: Kind, parameter: str
+    name: str, spoil: Callable[[nn.Module], None], kind: AuditKind, parameter: str
 ) -> None:
     model = (FAMILIES.get(name) or HANDWRITTEN[name])()
     before = [f for f in audit_initialization(model) if f.kind is kind]
@@ -197,10 +217,10 @@ def test_the_deep_copy_of_torch(name: str) -> None:
     model = HANDWRITTEN[name]()
     found = audit_initialization(model)
     worst = found[0]
-    assert (worst.kind, worst.severity) == (Kind.IDENTICAL_LAYERS, Severity.WARNING)
+    assert (worst.kind, worst.severity) == (AuditKind.IDENTICAL_LAYERS, AuditSeverity.WARNING)
     assert "blocks 1, 2 hold the same values as block 0" in worst.observation
-    repair(model, found, Kind.IDENTICAL_LAYERS)
-    assert Kind.IDENTICAL_LAYERS not in kinds(audit_initialization(model))
+    repair(model, found, AuditKind.IDENTICAL_LAYERS)
+    assert AuditKind.IDENTICAL_LAYERS not in kinds(audit_initialization(model))
 
 
 def test_truncation_at_a_hundred_sigma_cuts_nothing() -> None:
@@ -210,10 +230,10 @@ def test_truncation_at_a_hundred_sigma_cuts_nothing() -> None:
         for matrix in block.projections:
             nn.init.trunc_normal_(model.get_parameter(matrix.parameter), std=0.02)
     found = audit_initialization(model, truncated_at=2.0)
-    cut = [f for f in found if f.kind is Kind.TRUNCATION_CUTS_NOTHING]
+    cut = [f for f in found if f.kind is AuditKind.TRUNCATION_CUTS_NOTHING]
     assert len({name for f in cut for name in f.parameters}) == 3 * 4
-    repair(model, found, Kind.TRUNCATION_CUTS_NOTHING)
-    assert Kind.TRUNCATION_CUTS_NOTHING not in kinds(audit_initialization(model, truncated_at=2.0))
+    repair(model, found, AuditKind.TRUNCATION_CUTS_NOTHING)
+    assert AuditKind.TRUNCATION_CUTS_NOTHING not in kinds(audit_initialization(model, truncated_at=2.0))
     with pytest.raises(BadInput, match="truncated_at"):
         audit_initialization(model, truncated_at=-1.0)
 
@@ -222,11 +242,11 @@ def test_truncation_that_the_config_announces() -> None:
     """ModernBERT cuts at two sigma, and does; a factor of 100 in its config would cut nothing."""
     assert not kinds(audit_initialization(build("modernbert")))
     found = audit_initialization(build("modernbert", initializer_cutoff_factor=100.0))
-    assert Kind.TRUNCATION_CUTS_NOTHING in kinds(found)
+    assert AuditKind.TRUNCATION_CUTS_NOTHING in kinds(found)
     plain = build("modernbert")
     for layer in plain.model.layers:
         nn.init.normal_(layer.mlp.Wi.weight, std=0.0176)
-    named = [f for f in audit_initialization(plain) if f.kind is Kind.TRUNCATION_CUTS_NOTHING]
+    named = [f for f in audit_initialization(plain) if f.kind is AuditKind.TRUNCATION_CUTS_NOTHING]
     assert {f.parameter for f in named} == {"model.layers.0.mlp.Wi.weight"}
 
 
@@ -234,8 +254,8 @@ def test_silent_branches_are_a_note_and_a_schedule_is_none() -> None:
     silent = HANDWRITTEN["nanogpt"]()
     for block in silent.transformer["h"]:
         nn.init.zeros_(block.mlp.c_proj.weight)
-    found = [f for f in audit_initialization(silent) if f.kind is Kind.NEVER_INITIALIZED]
-    assert [f.severity for f in found] == [Severity.NOTE]
+    found = [f for f in audit_initialization(silent) if f.kind is AuditKind.NEVER_INITIALIZED]
+    assert [f.severity for f in found] == [AuditSeverity.NOTE]
     schedule = NanoGPT()
     schedule.transformer["h"] = nn.ModuleList([NanoBlock() for _ in range(8)])
     for index, block in enumerate(schedule.transformer["h"]):
@@ -248,14 +268,14 @@ def test_silent_branches_are_a_note_and_a_schedule_is_none() -> None:
 def test_without_the_family_recipe_a_whole_role_may_differ() -> None:
     model = FAMILIES["llama"]()
     draw_a_role_larger(model)
-    assert Kind.DEPARTS_FROM_RECIPE in kinds(audit_initialization(model))
+    assert AuditKind.DEPARTS_FROM_RECIPE in kinds(audit_initialization(model))
     assert not kinds(audit_initialization(model, family_recipe=False))
 
 
 def test_worst_first_and_readable() -> None:
     model = HANDWRITTEN["torch_post"]()
     found = audit_initialization(model)
-    ranks = [list(Severity)[::-1].index(finding.severity) for finding in found]
+    ranks = [list(AuditSeverity)[::-1].index(finding.severity) for finding in found]
     assert ranks == sorted(ranks)
     assert str(found[0]).startswith(
         "warning: layers start with identical weights: layers.1.self_attn.in_proj_weight"
@@ -275,10 +295,10 @@ def test_findings_are_written_as_the_published_schema_has_them() -> None:
     """One way to JSON: of every kind and severity, and of a real tie."""
     schema = json.loads(resources.files("edgewise").joinpath("schema/measurement-1.json").read_text())
     validator = jsonschema.Draft202012Validator(schema["$defs"]["finding"])
-    for kind in Kind:
-        for severity in Severity:
+    for kind in AuditKind:
+        for severity in AuditSeverity:
             validator.validate(AuditFinding(kind, severity, ("a.weight",), "this", "that", "pass").json())
-    (tie,) = (finding for finding in audit_initialization(build("gpt2")) if finding.kind is Kind.TIED)
+    (tie,) = (finding for finding in audit_initialization(build("gpt2")) if finding.kind is AuditKind.TIED)
     assert tie.json()["kind"] == "tied weights"
     document = edgewise.present.measurement
     model = build("gpt2")

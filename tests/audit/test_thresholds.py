@@ -18,7 +18,7 @@ from edgewise.audit.checks import (
     unlike_siblings,
     useless_truncation,
 )
-from edgewise.audit.finding import Kind, MatrixSummary, _summary
+from edgewise.audit.finding import AuditKind, MatrixSummary, _summary
 from edgewise.audit.inspect import _published_norm_gain
 from edgewise.models.model_map import ModelMap
 from edgewise.models.names.record import Projection
@@ -57,7 +57,7 @@ def test_random_is_finite_and_not_constant() -> None:
 def test_up_to_a_third_of_the_layers_can_be_odd(odd: int, found: int) -> None:
     """More than that is a schedule over depth."""
     layers = [summary(0.03 if block < odd else 0.02, block) for block in range(6)]
-    assert [finding.kind for finding in unlike_siblings(layers)] == [Kind.DEPARTS_FROM_SIBLINGS] * found
+    assert [finding.kind for finding in unlike_siblings(layers)] == [AuditKind.DEPARTS_FROM_SIBLINGS] * found
 
 
 def test_a_factor_on_one_output_is_missed_on_the_other() -> None:
@@ -73,11 +73,11 @@ def test_a_factor_on_one_output_is_missed_on_the_other() -> None:
     }
     layers = [summary(std, block, role) for role, std in roles.items() for block in range(depth)]
     (finding,) = residual_scaling(None, depth, layers)
-    assert finding.kind is Kind.RESIDUAL_SCALING_MISSING and finding.observation.startswith("mlp.output")
+    assert finding.kind is AuditKind.RESIDUAL_SCALING_MISSING and finding.observation.startswith("mlp.output")
     assert "std=0.005" in finding.repair
     misplaced = [summary(small if s.role == "mlp.input" else s.rms, s.block, s.role) for s in layers]
     kinds = [f.kind for f in residual_scaling(None, depth, misplaced)]
-    assert kinds == [Kind.RESIDUAL_SCALING_MISPLACED, Kind.RESIDUAL_SCALING_MISSING]
+    assert kinds == [AuditKind.RESIDUAL_SCALING_MISPLACED, AuditKind.RESIDUAL_SCALING_MISSING]
 
 
 @pytest.mark.parametrize("cutoff, reach, found", [(4.0, 2.0, 1), (3.9, 3.0, 0), (2.0, 2.2, 0), (2.0, 2.4, 1)])

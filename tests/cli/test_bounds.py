@@ -14,10 +14,10 @@ import pytest
 import edgewise
 from edgewise.cli.main import run
 from edgewise.errors import BadInput
-from edgewise.theory.averages.activations import activation
-from edgewise.theory.gram import sampling as gram_sampling
+from edgewise.theory.averages.activation_averages import activation
+from edgewise.theory.gram import heads as gram_heads
 from edgewise.theory.gram.drive import propagate_gram
-from edgewise.theory.gram.sampling import Sampling, default_samples
+from edgewise.theory.gram.heads import Sampling, default_samples
 
 Capture = pytest.CaptureFixture[str]
 LLAMA = {
@@ -143,19 +143,19 @@ def test_the_estimate_of_memory_is_that_of_a_run() -> None:
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-    estimate = gram_sampling.cost(256, 2, 2, Sampling(default_samples(256, 2), np.float32, keep=True)).memory
+    estimate = gram_heads.cost(256, 2, 2, Sampling(default_samples(256, 2), np.float32, keep=True)).memory
     assert 0.5 < estimate / peak < 2
 
 
 def test_the_refusal_of_long_masks_says_what_would_fit(monkeypatch: pytest.MonkeyPatch) -> None:
     """The named length is accepted, and twice of it is not."""
-    monkeypatch.setattr(gram_sampling, "physical_memory", lambda: 24e9)
+    monkeypatch.setattr(gram_heads, "physical_memory", lambda: 24e9)
     sampling = Sampling(4, np.float32, keep=False)
     with pytest.raises(
         BadInput, match=r"would need [\d,.]+ GB and about \d.*tokens = (\d[\d,]*) needs"
     ) as refusal:
-        gram_sampling.affordable(20_000, 12, 2, sampling)
+        gram_heads.affordable(20_000, 12, 2, sampling)
     fitting = int(str(refusal.value).split("tokens = ")[1].split(" needs")[0].replace(",", ""))
-    gram_sampling.affordable(fitting, 12, 2, sampling)
+    gram_heads.affordable(fitting, 12, 2, sampling)
     with pytest.raises(BadInput):
-        gram_sampling.affordable(2 * fitting, 12, 2, sampling)
+        gram_heads.affordable(2 * fitting, 12, 2, sampling)

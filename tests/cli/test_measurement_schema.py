@@ -13,7 +13,7 @@ import referencing
 import torch
 
 import edgewise
-from edgewise.audit.finding import Kind, Severity
+from edgewise.audit.finding import AuditKind, AuditSeverity
 from edgewise.cli.main import run
 from edgewise.nouns.trace import WEIGHTS
 from tests.support.models import CONFIGS, FAMILIES, batch, build
@@ -120,7 +120,7 @@ def test_the_schema_refuses(
 def test_enumerations_are_those_of_the_code() -> None:
     schema = loaded("measurement")
     finding = schema["$defs"]["finding"]["properties"]
-    assert finding["kind"]["enum"] == [kind.value for kind in Kind]
-    assert finding["severity"]["enum"] == [severity.value for severity in Severity]
+    assert finding["kind"]["enum"] == [kind.value for kind in AuditKind]
+    assert finding["severity"]["enum"] == [severity.value for severity in AuditSeverity]
     pattern = next(key for key in schema["properties"]["statistics"]["patternProperties"] if "weight" in key)
     assert f"({'|'.join(WEIGHTS)})" in pattern

@@ -7,7 +7,7 @@ import pytest
 
 from edgewise.critical.asymptotics import BlockMap, _reached, asymptotics, collapsed_norms
 from edgewise.nouns.architecture import transformer
-from edgewise.theory.averages.activations import activation
+from edgewise.theory.averages.activation_averages import activation
 from edgewise.theory.simplex.drive import propagate_simplex
 
 

@@ -19,7 +19,7 @@ from edgewise.errors import OutOfBudget, SearchBudget
 from edgewise.judgement import remedies
 from edgewise.study import load_recipe
 from edgewise.theory import predict as theory
-from edgewise.theory.averages.activations import activation
+from edgewise.theory.averages.activation_averages import activation
 from edgewise.theory.gram import drive as gram
 from edgewise.theory.softmax import moments
 from tests.fuzz import watched

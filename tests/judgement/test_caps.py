@@ -16,7 +16,7 @@ from click.testing import CliRunner
 from torch import Tensor, nn
 
 import edgewise
-from edgewise.audit.finding import Severity
+from edgewise.audit.finding import AuditSeverity
 from edgewise.cli.main import edgewise as shell
 from edgewise.judgement.findings import FIRST_LOSS
 from edgewise.nouns.trace import FirstLoss, Trace
@@ -70,13 +70,13 @@ def broken(copies: nn.Module) -> nn.Module:
 def test_copied_layers_are_a_warning_and_cap_nothing(copies: nn.Module) -> None:
     """torch's own encoder is one, and such networks train."""
     audit = edgewise.audit_initialization(copies)
-    assert max(audit, key=lambda f: list(Severity).index(f.severity)).severity is Severity.WARNING
+    assert max(audit, key=lambda f: list(AuditSeverity).index(f.severity)).severity is AuditSeverity.WARNING
     assert edgewise.judge(edgewise.measure(copies, tokens=24), audit=audit).outcome is Outcome.TRAINS
 
 
 def test_an_error_of_the_audit_caps_the_outcome(broken: nn.Module) -> None:
     trace, audit = edgewise.measure(broken, tokens=24), edgewise.audit_initialization(broken)
-    assert audit[0].severity is Severity.ERROR
+    assert audit[0].severity is AuditSeverity.ERROR
     alone, both = edgewise.judge(trace), edgewise.judge(trace, audit=audit)
     assert alone.outcome is Outcome.TRAINS and alone.probability.value > 0.9  # by the score alone
     assert both.outcome is Outcome.RISKY and both.outcome.exit_code == 1 and both.probability is None
@@ -89,7 +89,7 @@ def test_an_error_of_the_audit_caps_the_outcome(broken: nn.Module) -> None:
         both.json()["training_probability"] is None
         and both.json()["capped"] == "because of an error in its weights"
     )
-    warnings = tuple(finding for finding in audit if finding.severity is not Severity.ERROR)
+    warnings = tuple(finding for finding in audit if finding.severity is not AuditSeverity.ERROR)
     assert edgewise.judge(trace, audit=warnings).outcome is Outcome.TRAINS
 
 

@@ -10,7 +10,7 @@ import pytest
 
 import edgewise
 from edgewise.judgement.outcome import (
-    Score,
+    RiskScore,
     calibration,
     forgotten,
     outside,
@@ -150,7 +150,7 @@ def test_an_unknown_readout_is_said() -> None:
 def test_the_parts_of_the_risk_add_up_to_the_chance(forgetting: float | None, readout: str) -> None:
     """With a description and without one: each has constants of its own."""
     trace = edgewise.predict(edgewise.transformer(**LIKE), readout=readout)
-    score = Score(0.3, 0.2, forgetting)
+    score = RiskScore(0.3, 0.2, forgetting)
     curves = calibration()["curves"][readout]["bare" if forgetting is None else "described"]
     risk = sum(risks(score, trace).values()) - curves["all"]["offset"]
     assert training_probability(score, trace).value == pytest.approx(1 / (1 + math.exp(risk)))

@@ -145,9 +145,9 @@ def test_every_kind_of_remedy_occurs() -> None:
 
 def test_judging_does_not_search(monkeypatch: pytest.MonkeyPatch) -> None:
     """The search runs when remedies are read, and once."""
-    tried, try_one = [], remedies.Search._first_that_helps
+    tried, try_one = [], remedies.RemedySearch._first_that_helps
     monkeypatch.setattr(
-        remedies.Search,
+        remedies.RemedySearch,
         "_first_that_helps",
         lambda search, way, budget: (tried.append(way), try_one(search, way, budget))[1],
     )

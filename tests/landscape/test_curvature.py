@@ -10,7 +10,7 @@ from torch import nn
 from edgewise import landscape
 from edgewise.errors import BadInput
 from edgewise.landscape.hessian import hessian_spectrum
-from edgewise.landscape.roughness import roughness
+from edgewise.landscape.loss_grid import roughness
 from tests.support import landscape_networks as networks
 from tests.support import models
 from tests.support.landscape_networks import cross_entropy, own, seeded

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import edgewise
-from edgewise.audit.finding import Kind
+from edgewise.audit.finding import AuditKind
 from edgewise.models.behavior.record import Reading
 from edgewise.models.model_map import ModelMap
 from tests.support.strange_names import (
@@ -86,7 +86,9 @@ def test_an_audit_finds_a_wrong_matrix_under_an_unusual_name(kind: str) -> None:
     )
     with torch.no_grad():
         keys.mul_(5)
-    departures = [f for f in edgewise.audit_initialization(model) if f.kind is Kind.DEPARTS_FROM_SIBLINGS]
+    departures = [
+        f for f in edgewise.audit_initialization(model) if f.kind is AuditKind.DEPARTS_FROM_SIBLINGS
+    ]
     assert [finding.observation.split(" has ")[0] for finding in departures] == ["attention.key of block 1"]
 
 
@@ -230,10 +232,10 @@ def test_the_audit_reads_norms_whose_gain_is_not_called_weight() -> None:
     model = nn.Sequential(Spread(), Spread())
     with torch.no_grad():
         model[1].two.g.mul_(3)
-    gains = [f for f in edgewise.audit_initialization(model) if f.kind is Kind.NORM_GAIN_NOT_ONE]
+    gains = [f for f in edgewise.audit_initialization(model) if f.kind is AuditKind.NORM_GAIN_NOT_ONE]
     assert [f.parameters for f in gains] == [("1.two.g",)]
     exec(gains[0].repair, {"model": model, "torch": torch})
-    assert not [f for f in edgewise.audit_initialization(model) if f.kind is Kind.NORM_GAIN_NOT_ONE]
+    assert not [f for f in edgewise.audit_initialization(model) if f.kind is AuditKind.NORM_GAIN_NOT_ONE]
 
 
 class Alone(Block):
@@ -273,9 +275,9 @@ def test_an_audit_without_roles_compares_layers_by_name_and_says_so() -> None:
         model.rooms[1].delta.weight.zero_()
         model.rooms[2].alpha.weight.copy_(model.rooms[0].alpha.weight)
     findings = {f.kind: f for f in edgewise.audit_initialization(model)}
-    assert findings[Kind.NEVER_INITIALIZED].parameters == ("rooms.1.delta.weight",)
-    assert findings[Kind.IDENTICAL_LAYERS].parameters == ("rooms.2.alpha.weight",)
-    note = findings[Kind.ROLES_UNKNOWN]
+    assert findings[AuditKind.NEVER_INITIALIZED].parameters == ("rooms.1.delta.weight",)
+    assert findings[AuditKind.IDENTICAL_LAYERS].parameters == ("rooms.2.alpha.weight",)
+    note = findings[AuditKind.ROLES_UNKNOWN]
     assert note.parameter == "" and "residual scaling" in note.expected and "not known." in str(note)
     told = edgewise.audit_initialization(model, batch=torch.randint(VOCABULARY, (2, 37)))
-    assert Kind.ROLES_UNKNOWN not in {f.kind for f in told}
+    assert AuditKind.ROLES_UNKNOWN not in {f.kind for f in told}

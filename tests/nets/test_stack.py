@@ -7,7 +7,7 @@ import torch
 
 import edgewise
 from edgewise.errors import BadInput
-from edgewise.nets.build import Stack, random_tokens
+from edgewise.nets.build import BlockStack, random_tokens
 from edgewise.study.random_network import simulated, simulated_streams
 
 SMALL = edgewise.transformer(
@@ -16,7 +16,7 @@ SMALL = edgewise.transformer(
 
 
 def test_the_blocks_are_those_of_the_whole_network() -> None:
-    whole, alone = edgewise.nets.build(SMALL, inputs=5, outputs=4), Stack(SMALL)
+    whole, alone = edgewise.nets.build(SMALL, inputs=5, outputs=4), BlockStack(SMALL)
     alone.load_state_dict(whole.state_dict(), strict=False)
     ids = torch.randint(5, (2, 8))
     entering = whole.embed(ids) + whole.positions.weight
@@ -47,7 +47,7 @@ def test_the_orbit_is_that_of_the_streams_and_of_the_seed() -> None:
 
 def test_a_plain_reading_agrees_with_the_probe() -> None:
     torch.manual_seed(3)
-    tokens, network = random_tokens(SMALL, 0.2), Stack(SMALL).double()
+    tokens, network = random_tokens(SMALL, 0.2), BlockStack(SMALL).double()
     orbit = simulated(SMALL, seed=3, start_overlap=0.2)
     trace = edgewise.measure(
         network, tokens, readouts=("token", "pooled"), attention=False, pair=False, seeds=64

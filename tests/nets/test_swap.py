@@ -9,7 +9,7 @@ import torch
 
 import edgewise
 from edgewise.errors import BadInput
-from edgewise.nets.swap import _with_bias
+from edgewise.nets.kernel_attention import _with_bias
 from tests.support.models import FAMILIES, batch
 
 REFUSED = {"falcon", "gemma2", "gptoss"}  # no attention interface, capped logits, attention sinks

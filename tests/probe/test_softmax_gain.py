@@ -11,7 +11,7 @@ from transformers import GPT2Config, GPT2LMHeadModel
 
 import edgewise
 from edgewise import BadInput
-from edgewise.probe.softmax_gain import head_statistics, row_blocks
+from edgewise.probe.attention_rows import head_statistics, row_blocks
 
 
 def test_blocks_are_those_of_autograd() -> None:

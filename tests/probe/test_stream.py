@@ -11,8 +11,8 @@ import torch
 from torch import nn
 
 from edgewise import BadInput
-from edgewise.probe.materialise import Phantom
 from edgewise.probe.measure import measure
+from edgewise.probe.streamed import Phantom
 from edgewise.probe.subjects import build, model_class
 from tests.support.memory import BLOCK_MEGABYTES, streamed_peaks
 from tests.support.models import CONFIGS, transformers

@@ -11,16 +11,16 @@ from edgewise.models.behavior.read import read
 from edgewise.models.describe import describe
 from edgewise.probe.geometry import mean_square, separation
 from edgewise.probe.measure import measure
-from edgewise.probe.streams import Catch, places
+from edgewise.probe.streams import Catch, traced_sites
 from tests.support.models import FAMILIES
 
 
 def caught(model: torch.nn.Module, batch: dict[str, torch.Tensor]) -> tuple[list[str], list[torch.Tensor]]:
     stack = read(model, batch).default
     assert stack is not None
-    catch = Catch(places(stack), stack, len(batch["input_ids"]))
+    catch = Catch(traced_sites(stack), stack, len(batch["input_ids"]))
     catch.run(model.eval(), batch)
-    return [place.site for place in catch.listed], [catch.shaped(stream) for stream in catch.finished()]
+    return [site.name for site in catch.listed], [catch.shaped(stream) for stream in catch.finished()]
 
 
 @pytest.mark.parametrize("name", ["gpt2", "bert", "opt"])

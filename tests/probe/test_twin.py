@@ -12,10 +12,8 @@ import transformers
 from edgewise.models.behavior.read import read
 from edgewise.nouns.trace import Trace
 from edgewise.probe import measure as module
-from edgewise.probe import twin
-from edgewise.probe.measure import measure
+from edgewise.probe.measure import measure, read_twin
 from edgewise.probe.subjects import subject
-from edgewise.probe.twin import read_twin
 from tests.support.models import CONFIGS
 
 FEW = ("gpt2", "bert")  # pre-norm, post-norm
@@ -69,7 +67,7 @@ def test_a_deep_model_costs_no_more_to_read(name: str, monkeypatch: pytest.Monke
     model = target.factory() if target.factory else None
     assert model is not None
     monkeypatch.setattr(
-        twin, "read", lambda small: depths.append(small.config.num_hidden_layers) or read(small)
+        module, "read", lambda small: depths.append(small.config.num_hidden_layers) or read(small)
     )
     found = read_twin(target.config, model, 16)
     assert found is not None and depths == [2]

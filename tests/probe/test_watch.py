@@ -9,11 +9,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from edgewise.probe.attention import Attention, AttentionWatch
+from edgewise.probe.attention_rows import AttentionLocation, AttentionWatch, SoftmaxCall
 from edgewise.probe.batches import Counted
+from edgewise.probe.geometry import StreamSite
 from edgewise.probe.observation import read_geometry
-from edgewise.probe.places import Place
-from edgewise.probe.softmax_gain import SoftmaxCall
 
 
 class Raises(nn.Module):
@@ -23,7 +22,7 @@ class Raises(nn.Module):
 
 def test_a_softmax_after_an_attention_that_raised_is_not_taken_for_its_own() -> None:
     """A model may catch what its attention raises and go on."""
-    model, watch = nn.Sequential(Raises()), AttentionWatch([Attention(0, "0", 1)], torch.Generator())
+    model, watch = nn.Sequential(Raises()), AttentionWatch([AttentionLocation(0, "0", 1)], torch.Generator())
     watch.sample(1, 4)
     with ExitStack() as stack:
         watch.attach(model, stack)
@@ -38,12 +37,14 @@ def test_beyond_the_range_of_numbers_the_last_finite_separation_stays() -> None:
     """Two tokens at an angle: 1 - cos, kept where their norm is infinite; nothing is known where the first is."""
     streams = [torch.tensor([[[1.0, 0.0], [math.cos(a), math.sin(a)]]]) for a in (1.5, 1.0, 0.5)]
     streams[2] = streams[2] * math.inf
-    seen = read_geometry([Place("a"), Place("b"), Place("c")], streams, Counted())
+    seen = read_geometry(
+        [StreamSite("a", None), StreamSite("b", None), StreamSite("c", None)], streams, Counted()
+    )
     assert seen.separation.tolist() == pytest.approx(
         [1 - math.cos(1.5), 1 - math.cos(1.0), 1 - math.cos(1.0)]
     )
     assert seen.norm.tolist() == pytest.approx([0.5, 0.5, math.inf])
-    first = read_geometry([Place("a"), Place("b")], streams[::-2], Counted())
+    first = read_geometry([StreamSite("a", None), StreamSite("b", None)], streams[::-2], Counted())
     assert first.separation.tolist() == [0.0, 0.0]
 
 

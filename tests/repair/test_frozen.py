@@ -14,8 +14,8 @@ from torch import Tensor, nn
 
 import edgewise
 from edgewise.errors import BadInput
+from edgewise.repair.new_values import module_text
 from edgewise.repair.plan import TOLERANCE
-from edgewise.repair.standalone import module_text
 from tests.support.stacks import perceptron
 
 

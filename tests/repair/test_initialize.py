@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import edgewise
-from edgewise.repair.draw import draw
+from edgewise.repair.new_values import draw
 from tests.support.alarms import Strikes, alarms
 from tests.support.ranks import run_ranks
 from tests.support.stacks import Convolutions, encoder, perceptron

@@ -13,13 +13,12 @@ from torch import nn
 
 import edgewise
 from edgewise.models.model_map import ModelMap, sites
-from edgewise.repair.by_measurement import CLOSE, Search, _secant
+from edgewise.repair.by_measurement import CLOSE, GainSearch, _secant
 from edgewise.repair.by_theory import BranchGains, _can_carry, _forgets
-from edgewise.repair.draw import SCHEMES
 from edgewise.repair.layers import _cosine
+from edgewise.repair.new_values import SCHEMES, _names
 from edgewise.repair.plan import TotalChanges, counting_word, spell
 from edgewise.repair.recognised import Recognised, recognise
-from edgewise.repair.standalone import _names
 from tests.support.models import build
 
 
@@ -68,7 +67,7 @@ def test_torchs_scheme_is_torchs() -> None:
 @pytest.mark.parametrize("root", [0.7, -1.1, 2.2])
 def test_bisection_takes_over_where_secants_leave_the_bracket(root: float) -> None:
     """A step function in disguise: flat on both sides, its root found to a thousandth in 16 looks."""
-    search = Search(lambda x: TotalChanges(0.0, 2 * math.atan(60 * (x - root))), depth=2, most=16)
+    search = GainSearch(lambda x: TotalChanges(0.0, 2 * math.atan(60 * (x - root))), depth=2, most=16)
     x = _secant(search, lambda t: t.gradient, 0.0, 4.0)
     assert abs(x - root) < CLOSE / 60 and len(search.points) <= 16
 

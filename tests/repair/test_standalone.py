@@ -16,8 +16,8 @@ from torch import nn
 import edgewise
 from edgewise.errors import BadInput
 from edgewise.repair.initialize import critical_plan
+from edgewise.repair.new_values import DRAWS, draw, module_text, write_module
 from edgewise.repair.plan import Plan
-from edgewise.repair.standalone import PARTS, module_text, write_module
 from tests.support.models import batch, build
 
 APPLY = """
@@ -100,20 +100,23 @@ def test_the_module_writes_what_initialize_writes(tmp_path: Path) -> None:
 
 
 def test_every_way_to_draw_can_be_written() -> None:
-    from edgewise.repair.draw import DRAWS
-
-    assert set(PARTS) == set(DRAWS)
     model, plan = plan_of("perceptron")
-    for kind in (name for name in DRAWS if not name.startswith("delta")):
+    for kind in DRAWS:
         changes = tuple(type(c)(**(vars(c) | {"draw": kind})) for c in plan.changes if c.draw != "zero")
         text = module_text(type(plan)(**(vars(plan) | {"changes": changes})), "init", "A plan.")
         names: dict[str, Any] = {}
         exec(compile(text, kind, "exec"), names)
+        assert set(names["DRAWS"]) == {kind}
+        if kind.startswith("delta"):  # of filters, which this plan does not have
+            streams = [torch.Generator().manual_seed(3) for _ in range(2)]
+            written = names["DRAWS"][kind]((6, 4, 3, 3), 0.5, streams[0], 2)
+            assert torch.equal(written, draw(kind, (6, 4, 3, 3), 0.5, streams[1], 2))
+            continue
         copy = perceptron()
         names["initialize_"](copy, seed=1)
         edgewise.initialize_(model, plan=type(plan)(**(vars(plan) | {"changes": changes})), generator=1)
-        written = {name for change in changes for name in change.projection.parameters}
-        assert all(torch.equal(copy.get_parameter(name), model.get_parameter(name)) for name in written), kind
+        drawn = {name for change in changes for name in change.projection.parameters}
+        assert all(torch.equal(copy.get_parameter(name), model.get_parameter(name)) for name in drawn), kind
 
 
 def test_a_plan_without_changes_is_refused(tmp_path: Path) -> None:

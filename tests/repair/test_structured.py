@@ -10,7 +10,7 @@ from torch import Tensor, nn
 import edgewise
 from edgewise.errors import BadInput
 from edgewise.models.names.gains import is_set, is_structured
-from edgewise.repair.layers import Layers, copies_of_first, layers_of
+from edgewise.repair.layers import LayerStack, copies_of_first, layers_of
 from tests.repair.test_frozen import LoRA
 from tests.support.strange_names import Strange
 
@@ -86,7 +86,7 @@ def test_a_scheme_does_not_draw_adapters() -> None:
 def test_one_equal_matrix_makes_no_copy() -> None:
     torch.manual_seed(0)
     model = nn.Sequential(*(nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 8)) for _ in range(3)))
-    layers, paths = Layers(("0", "1", "2"), leaf=False), ("0.weight", "2.weight")
+    layers, paths = LayerStack(("0", "1", "2"), leaf=False), ("0.weight", "2.weight")
     with torch.no_grad():
         model[1][0].weight.copy_(model[0][0].weight)
     assert copies_of_first(model, layers, paths) == []

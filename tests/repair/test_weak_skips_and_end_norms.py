@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import edgewise
-from edgewise.repair.draw import draw
+from edgewise.repair.new_values import draw
 from edgewise.repair.plan import TOLERANCE
 from tests.support.stacks import perceptron
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import edgewise
-from edgewise.repair.standalone import write_module
+from edgewise.repair.new_values import write_module
 
 WIDTH, DEPTH, HEADS = 32, 12, 4
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from torch import nn
 
-from edgewise.audit.finding import Kind
+from edgewise.audit.finding import AuditKind
 from edgewise.audit.inspect import audit_initialization
 from edgewise.models.describe import describe
 from edgewise.models.model_map import sites
@@ -97,9 +97,9 @@ def notes(model: nn.Module, found: ModelSites) -> list[str]:
 
 def audited(model: nn.Module) -> list[str]:
     """One entry per kind of finding, with the first parameter it names."""
-    first: dict[Kind, list[str]] = {}
+    first: dict[AuditKind, list[str]] = {}
     for finding in audit_initialization(model):
-        if finding.kind is not Kind.TIED:
+        if finding.kind is not AuditKind.TIED:
             first.setdefault(finding.kind, []).append(finding.parameter)
     more = {kind: f" and {len(names) - 1} more" if len(names) > 1 else "" for kind, names in first.items()}
     return [f"audit: {kind.value} (`{names[0]}`{more[kind]})" for kind, names in first.items()]

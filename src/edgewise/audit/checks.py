@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from edgewise.audit.finding import AuditFinding, Kind, MatrixSummary, Severity, group_by, redraw, siblings
+from edgewise.audit.finding import (
+    AuditFinding,
+    AuditKind,
+    AuditSeverity,
+    MatrixSummary,
+    group_by,
+    redraw,
+    siblings,
+)
 from edgewise.errors import BadInput
 from edgewise.models.config.gains import truncated
 from edgewise.models.model_map import ModelMap
@@ -19,7 +27,7 @@ from edgewise.models.names.record import ModelSites
 from edgewise.nouns.architecture import Architecture
 
 if TYPE_CHECKING:
-    from torch import Tensor, nn
+    from torch import nn
 
 HUGE = 1e3  # no recipe draws entries like this; memory that was never written often holds them
 OUTPUTS = ("attention.output", "mlp.output")
@@ -41,7 +49,18 @@ def identical_layers(model: nn.Module, summaries: Sequence[MatrixSummary]) -> It
         for first, copy in _copies(model, group):
             copies.setdefault(copy.stack, []).append((first, copy))
     for pairs in copies.values():
-        yield _copied(pairs)
+        names = tuple(dict.fromkeys(name for _, copy in pairs for name in copy.matrix.parameters))
+        blocks = _spell(sorted({copy.block for _, copy in pairs}))
+        originals = _spell(sorted({first.block for first, _ in pairs}))
+        yield AuditFinding(
+            AuditKind.IDENTICAL_LAYERS,
+            AuditSeverity.WARNING,  # such networks train; torch's own encoder is one
+            names,
+            f"blocks {blocks} hold the same values as block {originals}",
+            "values of its own in every block; copies stay correlated, which no theory of random networks covers",
+            f"for name in {names!r}: torch.nn.init.normal_(model.get_parameter(name), "
+            "std=float(model.get_parameter(name).detach().std()))",
+        )
 
 
 def _copies(
@@ -54,34 +73,13 @@ def _copies(
         for first in originals:
             if first.rms != summary.rms:  # cheap: equal weights have equal sums
                 continue
-            if torch.equal(first.matrix.weight(model), weight) and not _is_shared(model, first, summary):
+            shared = model.get_parameter(first.parameter) is model.get_parameter(summary.parameter)
+            shared &= first.matrix.index == summary.matrix.index
+            if torch.equal(first.matrix.weight(model), weight) and not shared:
                 yield first, summary
                 break
         else:
             originals.append(summary)
-
-
-def _is_shared(model: nn.Module, first: MatrixSummary, second: MatrixSummary) -> bool:
-    same = model.get_parameter(first.parameter) is model.get_parameter(second.parameter)
-    return same and first.matrix.index == second.matrix.index
-
-
-def _copied(pairs: Sequence[tuple[MatrixSummary, MatrixSummary]]) -> AuditFinding:
-    names = tuple(dict.fromkeys(name for _, copy in pairs for name in copy.matrix.parameters))
-    blocks = sorted({copy.block for _, copy in pairs})
-    originals = sorted({first.block for first, _ in pairs})
-    repair = (
-        f"for name in {names!r}: torch.nn.init.normal_(model.get_parameter(name), "
-        "std=float(model.get_parameter(name).detach().std()))"
-    )
-    return AuditFinding(
-        Kind.IDENTICAL_LAYERS,
-        Severity.WARNING,  # such networks train; torch's own encoder is one
-        names,
-        f"blocks {_spell(blocks)} hold the same values as block {_spell(originals)}",
-        "values of its own in every block; copies stay correlated, which no theory of random networks covers",
-        repair,
-    )
 
 
 def _spell(numbers: Sequence[int]) -> str:
@@ -98,8 +96,22 @@ def never_initialized(
     usual = median(usable) if usable else 0.02
     for group in siblings(summaries):
         yield from _of_role(group, usual)
+    modules = dict(model.named_modules())
     for name in embeddings:
-        yield from _of_embedding(model, name, usual)
+        parameter = f"{name}.weight" if name in modules else name
+        tensor = model.get_parameter(parameter).detach().double()
+        finite = bool(tensor.isfinite().all())
+        # Constant or not finite. One row alone is a token, which may well start at zero.
+        if tensor.numel() == tensor.shape[-1] or (finite and float(tensor.std()) > 0):
+            continue
+        yield AuditFinding(
+            AuditKind.NEVER_INITIALIZED,
+            AuditSeverity.WARNING if finite else AuditSeverity.ERROR,
+            (parameter,),
+            f"all entries are {float(tensor.flatten()[0]):.3g}" if finite else "entries not finite",
+            "random entries, so that rows (tokens, positions) differ",
+            f"torch.nn.init.normal_(model.get_parameter({parameter!r}), std={usual:.6g})",
+        )
 
 
 def _of_role(group: Sequence[MatrixSummary], usual: float) -> Iterator[AuditFinding]:
@@ -114,7 +126,7 @@ def _of_role(group: Sequence[MatrixSummary], usual: float) -> Iterator[AuditFind
     else:  # of a role that is not known constants may be meant: gates, time steps
         silent = all(summary.finite and summary.largest < HUGE for summary in bad)
     silent &= len(bad) == len(group)
-    severity = Severity.NOTE if silent else Severity.ERROR
+    severity = AuditSeverity.NOTE if silent else AuditSeverity.ERROR
     expected = (
         "random entries, unless the branches start silent on purpose"
         if silent
@@ -126,7 +138,7 @@ def _of_role(group: Sequence[MatrixSummary], usual: float) -> Iterator[AuditFind
     )
     names = tuple(name for summary in bad for name in summary.matrix.parameters)
     yield AuditFinding(
-        Kind.NEVER_INITIALIZED,
+        AuditKind.NEVER_INITIALIZED,
         severity,
         names,
         _observation(bad[0]),
@@ -143,54 +155,22 @@ def _observation(summary: MatrixSummary) -> str:
     return f"{summary.role}: all entries are {'zero' if not summary.rms else f'equal or vanishing, {summary.rms:.3g}'}"
 
 
-def _of_embedding(model: nn.Module, name: str, usual: float) -> Iterator[AuditFinding]:
-    """Tables and positions: constant or not finite. One row alone is a token, which may well start at zero."""
-    tensor, parameter = _tensor(model, name)
-    if tensor.numel() == tensor.shape[-1] or (_finite(tensor) and float(tensor.std()) > 0):
-        return
-    constant = (
-        f"all entries are {float(tensor.flatten()[0]):.3g}" if _finite(tensor) else "entries not finite"
-    )
-    yield AuditFinding(
-        Kind.NEVER_INITIALIZED,
-        Severity.WARNING if _finite(tensor) else Severity.ERROR,
-        (parameter,),
-        constant,
-        "random entries, so that rows (tokens, positions) differ",
-        f"torch.nn.init.normal_(model.get_parameter({parameter!r}), std={usual:.6g})",
-    )
-
-
-def _tensor(model: nn.Module, name: str) -> tuple[Tensor, str]:
-    modules = dict(model.named_modules())
-    parameter = f"{name}.weight" if name in modules else name
-    return model.get_parameter(parameter).detach().double(), parameter
-
-
-def _finite(tensor: Tensor) -> bool:
-    return bool(tensor.isfinite().all())
-
-
 def residual_scaling(
     recipe: dict[tuple[str, int], float] | None, depth: int, summaries: Sequence[MatrixSummary]
 ) -> Iterator[AuditFinding]:
     """With a family's recipe: what it scales and is not. Without: the scaling where it does not belong."""
     factor = 1 / math.sqrt(2 * depth)
-    first = [group for group in _by_role(summaries) if len(group) == depth]
-    if depth < LEAST_DEPTH or not first:
+    drawn = [s for s in summaries if s.random and s.stack == summaries[0].stack]
+    groups = {group[0].role: group for group in group_by(drawn, lambda s: s.role) if len(group) == depth}
+    if depth < LEAST_DEPTH or not groups:
         return
-    stds = {group[0].role: median(summary.rms for summary in group) for group in first}
-    groups = {group[0].role: group for group in first}
+    stds = {role: median(summary.rms for summary in group) for role, group in groups.items()}
     base = _common(stds)
     if base is None:
         return
     scaled = {role for role, std in stds.items() if _near(std, base * factor)}
     targets = _scaled_by(recipe, factor) if recipe else ({*OUTPUTS} if scaled else set())
     yield from _misscaled_roles(groups, scaled, targets & set(stds), base, base * factor)
-
-
-def _by_role(summaries: Sequence[MatrixSummary]) -> list[list[MatrixSummary]]:
-    return group_by([s for s in summaries if s.random and s.stack == summaries[0].stack], lambda s: s.role)
 
 
 def _common(stds: dict[str, float]) -> float | None:
@@ -217,7 +197,7 @@ def _misscaled_roles(
     misplaced, missing = sorted(scaled - {*BACK}), sorted(targets - scaled)
     for role in misplaced:
         yield _misscaled(
-            Kind.RESIDUAL_SCALING_MISPLACED,
+            AuditKind.RESIDUAL_SCALING_MISPLACED,
             groups[role],
             base,
             f"{role} is smaller by 1/sqrt(2 depth): {small:.4g}",
@@ -227,7 +207,7 @@ def _misscaled_roles(
         near = [summary for summary in groups[role] if _near(summary.rms, base)]
         if len(near) == len(groups[role]):
             yield _misscaled(
-                Kind.RESIDUAL_SCALING_MISSING,
+                AuditKind.RESIDUAL_SCALING_MISSING,
                 near,
                 small,
                 f"{role} has standard deviation {near[0].rms:.4g}",
@@ -236,11 +216,11 @@ def _misscaled_roles(
 
 
 def _misscaled(
-    kind: Kind, group: Sequence[MatrixSummary], std: float, observation: str, expected: str
+    kind: AuditKind, group: Sequence[MatrixSummary], std: float, observation: str, expected: str
 ) -> AuditFinding:
     names = tuple(name for summary in group for name in summary.matrix.parameters)
     return AuditFinding(
-        kind, Severity.WARNING, names, observation, expected, redraw([g.matrix for g in group], std)
+        kind, AuditSeverity.WARNING, names, observation, expected, redraw([g.matrix for g in group], std)
     )
 
 
@@ -296,19 +276,16 @@ def unlike_recipe(
     listed = [s for s in summaries if s.random and (s.role, s.block) in recipe]
     wrong = [s for s in listed if s.departs_from(recipe[s.role, s.block])]
     for group in group_by(wrong, lambda s: (s.role, recipe[s.role, s.block], s.matrix.rows)):
-        yield _recipe_finding(group, recipe[group[0].role, group[0].block])
-
-
-def _recipe_finding(group: Sequence[MatrixSummary], expected: float) -> AuditFinding:
-    first = group[0]
-    return AuditFinding(
-        Kind.DEPARTS_FROM_RECIPE,
-        Severity.WARNING,
-        tuple(n for s in group for n in s.matrix.parameters),
-        f"{first.role} has standard deviation {first.rms:.4g}",
-        f"{expected:.4g}, which the family publishes",
-        redraw([summary.matrix for summary in group], expected),
-    )
+        first = group[0]
+        expected = recipe[first.role, first.block]
+        yield AuditFinding(
+            AuditKind.DEPARTS_FROM_RECIPE,
+            AuditSeverity.WARNING,
+            tuple(n for s in group for n in s.matrix.parameters),
+            f"{first.role} has standard deviation {first.rms:.4g}",
+            f"{expected:.4g}, which the family publishes",
+            redraw([summary.matrix for summary in group], expected),
+        )
 
 
 def unlike_siblings(summaries: Sequence[MatrixSummary]) -> Iterator[AuditFinding]:
@@ -322,29 +299,23 @@ def unlike_siblings(summaries: Sequence[MatrixSummary]) -> Iterator[AuditFinding
             continue
         middle = median(summary.rms for summary in group)
         odd = [summary for summary in group if summary.departs_from(middle)]
-        if 0 < len(odd) <= len(group) / 3:
-            yield from (_sibling_finding(summary, middle) for summary in odd)
-
-
-def _sibling_finding(summary: MatrixSummary, middle: float) -> AuditFinding:
-    place, errors = (
-        f"{summary.role} of block {summary.block}",
-        abs(math.log(summary.rms / middle)) / summary.error,
-    )
-    return AuditFinding(
-        Kind.DEPARTS_FROM_SIBLINGS,
-        Severity.WARNING,
-        summary.matrix.parameters,
-        f"{place} has standard deviation {summary.rms:.4g} ({errors:.0f} sampling errors away)",
-        f"{middle:.4g}, as in the other blocks",
-        redraw([summary.matrix], middle),
-    )
+        for summary in odd if len(odd) <= len(group) / 3 else ():
+            errors = abs(math.log(summary.rms / middle)) / summary.error
+            yield AuditFinding(
+                AuditKind.DEPARTS_FROM_SIBLINGS,
+                AuditSeverity.WARNING,
+                summary.matrix.parameters,
+                f"{summary.role} of block {summary.block} has standard deviation {summary.rms:.4g} "
+                f"({errors:.0f} sampling errors away)",
+                f"{middle:.4g}, as in the other blocks",
+                redraw([summary.matrix], middle),
+            )
 
 
 def useless_truncation(
     config: dict[str, Any], summaries: Sequence[MatrixSummary], truncated_at: float | None
 ) -> Iterator[AuditFinding]:
-    """Where the config (or the caller) says that entries are cut at c sigma, and they reach further.
+    """Find matrices whose entries reach beyond the cut at c sigma that the config (or the caller) states.
 
     A normal cut at c has standard deviation f(c) s, so no entry exceeds c/f(c) standard deviations.
     """
@@ -356,50 +327,31 @@ def useless_truncation(
         raise BadInput(f"truncated_at must be a number of sigmas above 0, got {cutoff!r}.")
     source = f"the config's {key}" if truncated_at is None else "truncated_at"
     if cutoff >= CUTS_NOTHING:
-        yield _says_nothing(cutoff, source, summaries)
+        yield AuditFinding(
+            AuditKind.TRUNCATION_CUTS_NOTHING,
+            AuditSeverity.WARNING,
+            tuple(summary.parameter for summary in summaries[:1]),
+            f"{source} cuts at {cutoff:g} sigma",
+            "a cut near 2 or 3 sigma; beyond 4 it changes nothing",
+            f"model.config.{KEYS[0]} = 2.0; model.init_weights()",
+        )
         return
+    limit = cutoff / truncated(1.0, cutoff)
     for group in group_by([s for s in summaries if s.random], lambda s: (s.stack, s.role)):
-        beyond = [summary for summary in group if _reach(summary) > _limit(cutoff) * (1 + 4 * summary.error)]
-        if beyond:
-            yield _uncut(cutoff, source, beyond)
-
-
-def _limit(cutoff: float) -> float:
-    return cutoff / truncated(1.0, cutoff)
-
-
-def _reach(summary: MatrixSummary) -> float:
-    return summary.largest / summary.rms
-
-
-def _says_nothing(cutoff: float, source: str, summaries: Sequence[MatrixSummary]) -> AuditFinding:
-    names = tuple(summary.parameter for summary in summaries[:1])
-    return AuditFinding(
-        Kind.TRUNCATION_CUTS_NOTHING,
-        Severity.WARNING,
-        names,
-        f"{source} cuts at {cutoff:g} sigma",
-        "a cut near 2 or 3 sigma; beyond 4 it changes nothing",
-        f"model.config.{KEYS[0]} = 2.0; model.init_weights()",
-    )
-
-
-def _uncut(cutoff: float, source: str, beyond: Sequence[MatrixSummary]) -> AuditFinding:
-    names = tuple(name for summary in beyond for name in summary.matrix.parameters)
-    std = beyond[0].rms
-    repair = (
-        f"for name in {names!r}: torch.nn.init.trunc_normal_(model.get_parameter(name), std={std:.6g}, "
-        f"a={-cutoff * std:.6g}, b={cutoff * std:.6g})"
-    )
-    return AuditFinding(
-        Kind.TRUNCATION_CUTS_NOTHING,
-        Severity.WARNING,
-        names,
-        f"{beyond[0].role} reaches {max(map(_reach, beyond)):.2f} standard deviations",
-        f"at most {_limit(cutoff):.2f}, as {source} cuts at {cutoff:g} sigma; a and b of trunc_normal_ are "
-        "numbers, not multiples of std",
-        repair,
-    )
+        beyond = [s for s in group if s.largest / s.rms > limit * (1 + 4 * s.error)]
+        if not beyond:
+            continue
+        names, std = tuple(name for s in beyond for name in s.matrix.parameters), beyond[0].rms
+        yield AuditFinding(
+            AuditKind.TRUNCATION_CUTS_NOTHING,
+            AuditSeverity.WARNING,
+            names,
+            f"{beyond[0].role} reaches {max(s.largest / s.rms for s in beyond):.2f} standard deviations",
+            f"at most {limit:.2f}, as {source} cuts at {cutoff:g} sigma; a and b of trunc_normal_ are "
+            "numbers, not multiples of std",
+            f"for name in {names!r}: torch.nn.init.trunc_normal_(model.get_parameter(name), std={std:.6g}, "
+            f"a={-cutoff * std:.6g}, b={cutoff * std:.6g})",
+        )
 
 
 def norm_gains_not_one(model: nn.Module, expected: float = 1.0) -> Iterator[AuditFinding]:
@@ -412,20 +364,16 @@ def norm_gains_not_one(model: nn.Module, expected: float = 1.0) -> Iterator[Audi
         gains = norm_gains(model, name)
         worst = float((gains - expected).abs().max())
         if not worst <= EXACT * max(expected, 1.0):  # not finite is not one either
-            stored = expected - 1 if _offset(gains, weight) else expected
+            added = torch.allclose(gains, 1 + weight.detach().double(), atol=1e-3, equal_nan=True)
+            stored = expected - 1 if added else expected
             yield AuditFinding(
-                Kind.NORM_GAIN_NOT_ONE,
-                Severity.WARNING,
+                AuditKind.NORM_GAIN_NOT_ONE,
+                AuditSeverity.WARNING,
                 (f"{name}.{gain}",),
                 f"gains with root mean square {root_mean_square(gains):.4g}, off by up to {worst:.3g}",
                 f"{expected:g} everywhere",
                 f"torch.nn.init.constant_(model.get_parameter('{name}.{gain}'), {stored:g})",
             )
-
-
-def _offset(gains: Tensor, weight: Tensor) -> bool:
-    """Whether the norm multiplies by 1 + weight."""
-    return torch.allclose(gains, 1 + weight.detach().double(), atol=1e-3, equal_nan=True)
 
 
 def biases_not_zero(model: nn.Module) -> Iterator[AuditFinding]:
@@ -436,41 +384,34 @@ def biases_not_zero(model: nn.Module) -> Iterator[AuditFinding]:
         if last.endswith("bias") and not bool((parameter == 0).all()):
             pattern = ".".join("#" if word.isdigit() else word for word in name.split("."))
             by_pattern.setdefault(pattern, []).append(name)
-    for names in by_pattern.values():
-        yield _bias(model, tuple(names))
-
-
-def _bias(model: nn.Module, names: tuple[str, ...]) -> AuditFinding:
-    size = root_mean_square(model.get_parameter(names[0]))
-    return AuditFinding(
-        Kind.BIAS_NOT_ZERO,
-        Severity.NOTE,
-        names,
-        f"root mean square {size:.4g}",
-        "zero; nn.Linear draws biases unless told otherwise, and they add a common direction to all tokens",
-        f"for name in {names!r}: torch.nn.init.zeros_(model.get_parameter(name))",
-    )
+    for listed in by_pattern.values():
+        names = tuple(listed)
+        yield AuditFinding(
+            AuditKind.BIAS_NOT_ZERO,
+            AuditSeverity.NOTE,
+            names,
+            f"root mean square {root_mean_square(model.get_parameter(names[0])):.4g}",
+            "zero; nn.Linear draws biases unless told otherwise, and they add a common direction to all tokens",
+            f"for name in {names!r}: torch.nn.init.zeros_(model.get_parameter(name))",
+        )
 
 
 def tied_weights(where: ModelMap, sites: ModelSites | None) -> Iterator[AuditFinding]:
     """A tie of embedding and readout is a note; a tie that reaches into the blocks is a warning."""
     stacks = () if sites is None else sites.stacks
     inside = tuple(f"{block.name}." for stack in stacks for block in stack.blocks if block.whole)
-    for group in where.ties:
-        yield _tie(where.model, group, blocks=any(name.startswith(inside) for name in group))
-
-
-def _tie(model: nn.Module, names: tuple[str, ...], blocks: bool) -> AuditFinding:
-    return AuditFinding(
-        Kind.TIED,
-        Severity.WARNING if blocks else Severity.NOTE,
-        names,
-        f"{' and '.join(names[:3])} are one parameter",
-        "a parameter for each block"
-        if blocks
-        else "often intended; the readout then has the embedding's standard deviation",
-        _untied(model, names),
-    )
+    for names in where.ties:
+        blocks = any(name.startswith(inside) for name in names)
+        yield AuditFinding(
+            AuditKind.TIED,
+            AuditSeverity.WARNING if blocks else AuditSeverity.NOTE,
+            names,
+            f"{' and '.join(names[:3])} are one parameter",
+            "a parameter for each block"
+            if blocks
+            else "often intended; the readout then has the embedding's standard deviation",
+            _untied(where.model, names),
+        )
 
 
 def _untied(model: nn.Module, names: tuple[str, ...]) -> str:

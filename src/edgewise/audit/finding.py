@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from torch import nn
 
 
-class Kind(Enum):
+class AuditKind(Enum):
     """One member per kind of finding; its value is the sentence's beginning."""
 
     IDENTICAL_LAYERS = "layers start with identical weights"
@@ -31,7 +31,7 @@ class Kind(Enum):
     ROLES_UNKNOWN = "the roles of its matrices are not known"
 
 
-class Severity(Enum):
+class AuditSeverity(Enum):
     """NOTE: good to know, often intended. WARNING: rarely intended. ERROR: the network does not start as designed."""
 
     NOTE = "note"
@@ -43,8 +43,8 @@ class Severity(Enum):
 class AuditFinding:
     """One thing that is not as expected; `parameters` are all it concerns, `repair` is Python with `model`."""
 
-    kind: Kind
-    severity: Severity
+    kind: AuditKind
+    severity: AuditSeverity
     parameters: tuple[str, ...]
     observation: str
     expected: str

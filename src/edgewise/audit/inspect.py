@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from edgewise.audit.checks import (
@@ -17,7 +17,7 @@ from edgewise.audit.checks import (
     unlike_siblings,
     useless_truncation,
 )
-from edgewise.audit.finding import AuditFinding, Kind, MatrixSummary, Severity, by_names, summarise
+from edgewise.audit.finding import AuditFinding, AuditKind, AuditSeverity, MatrixSummary, by_names, summarise
 from edgewise.errors import BadInput
 from edgewise.interrupts import deferring
 from edgewise.models.model_map import ModelMap
@@ -26,12 +26,15 @@ from edgewise.models.names.record import ModelSites
 if TYPE_CHECKING:
     from torch import nn
 
-ORDER = {severity: place for place, severity in enumerate((Severity.ERROR, Severity.WARNING, Severity.NOTE))}
+ORDER = {
+    severity: place
+    for place, severity in enumerate((AuditSeverity.ERROR, AuditSeverity.WARNING, AuditSeverity.NOTE))
+}
 
 
 @deferring
 def audit_initialization(
-    model: nn.Module, batch: Any = None, *, family_recipe: bool = True, truncated_at: float | None = None
+    model: nn.Module, batch: object = None, *, family_recipe: bool = True, truncated_at: float | None = None
 ) -> tuple[AuditFinding, ...]:
     """Return what is wrong with this initialization, worst first; for fresh weights, not for trained ones.
 
@@ -59,7 +62,17 @@ def audit_initialization(
         summaries = summarise(where.model, found)
         findings = list(_with_roles(where, found, summaries, family_recipe))
     except BadInput as refusal:
-        sites, findings, summaries = None, [_not_checked(refusal)], by_names(where.model)
+        sites, summaries = None, by_names(where.model)
+        unchecked = (
+            "matrices whose role is known; the residual scaling, the family's recipe and the embeddings were not "
+            "checked"
+        )
+        advice = "give batch=, the arguments of a forward pass, if none was given"
+        findings = [
+            AuditFinding(
+                AuditKind.ROLES_UNKNOWN, AuditSeverity.NOTE, (), str(refusal).rstrip("."), unchecked, advice
+            )
+        ]
     if not summaries:
         raise BadInput(
             f"{type(where.model).__name__} has no matrix of floating-point numbers to audit; expected a model with "
@@ -95,31 +108,24 @@ def _of_all(
     yield from tied_weights(where, sites)
 
 
-def _not_checked(refusal: BadInput) -> AuditFinding:
-    return AuditFinding(
-        Kind.ROLES_UNKNOWN,
-        Severity.NOTE,
-        (),
-        str(refusal).rstrip("."),
-        "matrices whose role is known; the residual scaling, the family's recipe and the embeddings were not checked",
-        "give batch=, the arguments of a forward pass, if none was given",
-    )
-
-
-def _published_norm_gain(config: dict[str, Any]) -> float:
+def _published_norm_gain(config: Mapping[str, Any]) -> float:
     """One; T5 starts its norms at its factor."""
     return float(config.get("initializer_factor", 1.0)) if config.get("model_type") == "t5" else 1.0
 
 
 def _without_repetition(findings: list[AuditFinding]) -> list[AuditFinding]:
     """A departure from the recipe that a more telling finding explains is not repeated."""
-    telling = (Kind.RESIDUAL_SCALING_MISSING, Kind.RESIDUAL_SCALING_MISPLACED, Kind.DEPARTS_FROM_SIBLINGS)
+    telling = (
+        AuditKind.RESIDUAL_SCALING_MISSING,
+        AuditKind.RESIDUAL_SCALING_MISPLACED,
+        AuditKind.DEPARTS_FROM_SIBLINGS,
+    )
     explained = {name for finding in findings if finding.kind in telling for name in finding.parameters}
     return [
         finding
         for finding in findings
-        if finding.kind is not Kind.DEPARTS_FROM_RECIPE or not set(finding.parameters) <= explained
+        if finding.kind is not AuditKind.DEPARTS_FROM_RECIPE or not set(finding.parameters) <= explained
     ]
 
 
-__all__ = ["AuditFinding", "Kind", "Severity", "audit_initialization"]
+__all__ = ["AuditFinding", "AuditKind", "AuditSeverity", "audit_initialization"]

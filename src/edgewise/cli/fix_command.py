@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from edgewise.models.model_map import ModelMap
     from edgewise.nouns.verdict import Verdict
-    from edgewise.probe.subjects import Subject
+    from edgewise.probe.subjects import Measurable
     from edgewise.repair.plan import Plan
     from edgewise.study.proof import Proof
 
@@ -103,7 +103,7 @@ def fix(
         bar.say("planning")
         cure = cure_of(target, batches, tokens, goal, keep, frozen, bar.say)
     if module is not None:
-        from edgewise.repair.standalone import write_module
+        from edgewise.repair.new_values import write_module
 
         title = f"Initialization of {cure.name}, written by edgewise (goal {cure.plan.goal})."
         write_module(cure.plan, module, title)
@@ -161,7 +161,7 @@ class Cure:
 
 
 def cure_of(
-    target: Subject,
+    target: Measurable,
     batches: Batches | None,
     tokens: int | None,
     goal: str,
@@ -171,7 +171,7 @@ def cure_of(
 ) -> Cure:
     """Return the plan of a model and the measured verdicts before and after; raise if there is nothing to fix."""
     from edgewise.models.model_map import ModelMap
-    from edgewise.probe.isolation import random_streams
+    from edgewise.models.state import random_streams
     from edgewise.probe.subjects import seeded
     from edgewise.repair.initialize import critical_plan, initialize_
 
@@ -189,7 +189,7 @@ def cure_of(
     return Cure(target.name, plan, now, None if now is None else _verdict(where, batch, tokens, target.name))
 
 
-def factory_of(target: Subject) -> Callable[[], nn.Module]:
+def factory_of(target: Measurable) -> Callable[[], nn.Module]:
     """Return a model on every call: drawn again from torch's stream, or a copy where the weights are given."""
     if target.factory is not None:
         return target.factory

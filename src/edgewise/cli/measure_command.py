@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from edgewise.nouns.trace import Trace
     from edgewise.nouns.verdict import Verdict
     from edgewise.present.html_report import ReportSubject
-    from edgewise.probe.subjects import Subject
+    from edgewise.probe.subjects import Measurable
 
 
 NOT_DESCRIBED = "not described: "  # in the source of a trace, before the reason
@@ -194,7 +194,9 @@ def beside_theory(name: str, trace: Trace, audit: tuple[AuditFinding, ...] | str
     return Measurement(trace, verdict, theory, audit)
 
 
-def audited(target: Subject, stream: bool) -> tuple[Subject, Callable[[], tuple[AuditFinding, ...] | str]]:
+def audited(
+    target: Measurable, stream: bool
+) -> tuple[Measurable, Callable[[], tuple[AuditFinding, ...] | str]]:
     """Return the subject, and its audit once it has been measured: of the first model that its factory builds, so
     that every
     seed is built once; or of given weights, which no published recipe need describe any more."""
@@ -218,7 +220,7 @@ def audited(target: Subject, stream: bool) -> tuple[Subject, Callable[[], tuple[
 def _audit(model: nn.Module, family_recipe: bool) -> tuple[AuditFinding, ...] | str:
     """The findings; a model whose parts have no names that the audit knows is measured all the same."""
     from edgewise.audit.inspect import audit_initialization
-    from edgewise.probe.isolation import random_streams
+    from edgewise.models.state import random_streams
 
     try:
         with random_streams():
@@ -227,7 +229,7 @@ def _audit(model: nn.Module, family_recipe: bool) -> tuple[AuditFinding, ...] | 
         return f"not possible, {refusal}"
 
 
-def text_batch(path: Path, source: str, target: Subject, tokens: int | None) -> Batch:
+def text_batch(path: Path, source: str, target: Measurable, tokens: int | None) -> Batch:
     """Return the beginning of a text as one sequence: by the checkpoint's own tokenizer, by bytes where there is
     none.
     """
@@ -264,11 +266,11 @@ def _tokenized(folder: str, text: str) -> list[int]:
     return ids
 
 
-def _without_memory(target: Subject) -> nn.Module:
+def _without_memory(target: Measurable) -> nn.Module:
     """The model to look at what it accepts, on the meta device where it can be built there."""
     import torch
 
-    from edgewise.probe.isolation import random_streams
+    from edgewise.models.state import random_streams
     from edgewise.probe.subjects import build
 
     if target.module is not None:
@@ -302,10 +304,10 @@ def _as_arguments(row: Tensor, model: nn.Module) -> Batch:
 
 def write_repair(path: Path, audit: Sequence[AuditFinding]) -> int:
     """Write a module with `repair(model)` for errors and warnings; return how many there are."""
-    from edgewise.audit.finding import Severity
+    from edgewise.audit.finding import AuditSeverity
     from edgewise.present.wording import group
 
-    repairs = [finding for finding in audit if finding.severity is not Severity.NOTE and finding.repair]
+    repairs = [finding for finding in audit if finding.severity is not AuditSeverity.NOTE and finding.repair]
     body = [
         f"    # {finding.kind.value}: {group(finding.parameters)}\n    {finding.repair}\n"
         for finding in repairs

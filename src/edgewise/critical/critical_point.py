@@ -22,7 +22,7 @@ from edgewise.nouns.knobs import KNOBS, refuse_unknown
 from edgewise.nouns.perceptron import Perceptron
 from edgewise.nouns.verdict import finite
 from edgewise.stability.fixed_points import FACTORS, bracketed_root
-from edgewise.theory.averages.activations import activation
+from edgewise.theory.averages.activation_averages import activation
 from edgewise.theory.perceptron.edge_of_chaos import boundary_decay
 from edgewise.theory.perceptron.maps import summary
 from edgewise.theory.predict import check_start

@@ -19,7 +19,7 @@ from edgewise.theory.predict import predict_transformer
 from edgewise.theory.simplex.drive import pull_back
 from edgewise.theory.simplex.state import Gradient, Setting, SimplexState, SimplexStep
 from edgewise.theory.simplex.step import step
-from edgewise.theory.softmax.table import LARGEST_VARIANCE
+from edgewise.theory.softmax.moments import LARGEST_VARIANCE
 
 NEAR = 1e-12  # separation of the pair of near tokens that is followed beside the network's own orbit
 EFFORT = 15.0  # estimated seconds of integrals for one diagram or critical point
@@ -100,7 +100,7 @@ def totals(
     return trace.total_changes(readout)
 
 
-def refuse_structural(names: Mapping[str, Any]) -> None:
+def refuse_structural(names: Mapping[str, object]) -> None:
     """Only real-valued knobs can be arrays."""
     for name in names:
         if KNOBS[name].kind != "number" or name == "rope_base":

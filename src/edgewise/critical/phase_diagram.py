@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -45,8 +45,8 @@ def as_knobs(name: str, values: Array) -> dict[str, Array]:
     return {skip: np.sqrt(1 - values**2), branch: values}
 
 
-def value_of(name: str, architecture: Any) -> Any:
-    """Where a network stands on an axis; None where its skip and branch are not such a pair."""
+def value_of(name: str, architecture: Architecture) -> Any:
+    """Return the value of a network on an axis; None if its skip and branch are not such a pair."""
     if name not in _PAIRS:
         return getattr(architecture, name)
     skip, branch = (getattr(architecture, knob) for knob in _PAIRS[name])
@@ -113,7 +113,7 @@ class PhaseDiagram:
             file.write(json.dumps(self.json()).encode())
 
 
-def _plain(values: NDArray[Any]) -> Any:
+def _plain(values: Array | NDArray[np.int8]) -> object:
     plain = values.astype(object)
     plain[~np.isfinite(values)] = None
     return plain.tolist()
@@ -121,16 +121,21 @@ def _plain(values: NDArray[Any]) -> Any:
 
 def compute_diagram(
     architecture: Architecture,
-    axes: Mapping[str, Any],
+    axes: Mapping[str, object],
     readout: str = "token",
     start_overlap: float = 0.0,
     budget: SearchBudget | None = None,
 ) -> PhaseDiagram:
     """Evaluate the simplex recursion on the whole grid; real-valued knobs at once, whole-number ones row by row."""
     check_start(start_overlap, readout)
-    (x_name, x), (y_name, y) = _axes(axes)
-    rates = _grid(architecture, x_name, x, y_name, y, readout, start_overlap, budget)
-    shaped = {f.name: getattr(rates, f.name).reshape(len(y), len(x)) for f in fields(Exponents)}
+    (x_name, x), (y_name, y) = pairs = _axes(axes)
+    names = [field.name for field in fields(Exponents)]
+
+    def rates(network: Architecture, knobs: Mapping[str, Array]) -> list[Array]:
+        exponents = evaluate(network, knobs, readout, start_overlap, budget)
+        return [getattr(exponents, name) for name in names]
+
+    shaped = dict(zip(names, over_grid(architecture, pairs, rates), strict=True))
     return PhaseDiagram(
         x_name=x_name,
         y_name=y_name,
@@ -150,14 +155,16 @@ def compute_diagram(
     )
 
 
-def _axes(axes: Mapping[str, Any]) -> list[tuple[str, Array]]:
+def _axes(axes: Mapping[str, object]) -> list[tuple[str, Array]]:
     if len(axes) != 2:
         raise BadInput(f"a phase diagram has two knobs, got {len(axes)} ({', '.join(axes) or 'none'}).")
     refuse_unknown(axes, AXES)
+    if all(AXES[name].kind == "integer" for name in axes):
+        raise BadInput(f"{' and '.join(axes)} are both whole numbers; let one axis be real-valued.")
     return [(name, _axis(name, span)) for name, span in axes.items()]
 
 
-def _axis(name: str, span: Any) -> Array:
+def _axis(name: str, span: object) -> Array:
     if isinstance(span, (tuple, list)) and len(span) == 3 and isinstance(span[2], int) and span[2] >= 2:
         low, high, count = span
         values = np.linspace(low, high, count)
@@ -172,37 +179,21 @@ def _axis(name: str, span: Any) -> Array:
     )
 
 
-def _grid(
+def over_grid(
     architecture: Architecture,
-    x_name: str,
-    x: Array,
-    y_name: str,
-    y: Array,
-    readout: str,
-    start_overlap: float,
-    budget: SearchBudget | None,
-) -> Exponents:
-    if AXES[x_name].kind == "integer" == AXES[y_name].kind:
-        raise BadInput(f"{x_name} and {y_name} are both whole numbers; let one axis be real-valued.")
+    axes: Sequence[tuple[str, Array]],
+    function: Callable[[Architecture, Mapping[str, Array]], Sequence[Array]],
+) -> list[Array]:
+    """Return each value (Y, X) of a function of (network, arrays of knobs): whole-number axes network by network."""
+    (x_name, x), (y_name, y) = axes
     if AXES[x_name].kind == "integer":
-        rows = _grid(architecture, y_name, y, x_name, x, readout, start_overlap, budget)
-        names = (f.name for f in fields(Exponents))
-        return Exponents(**{n: getattr(rows, n).reshape(len(x), len(y)).T.ravel() for n in names})
+        return [values.T for values in over_grid(architecture, axes[::-1], function)]
     if AXES[y_name].kind == "integer":
-        parts = [
-            evaluate(
-                architecture.replace(**{y_name: int(value)}),
-                as_knobs(x_name, x),
-                readout,
-                start_overlap,
-                budget,
-            )
-            for value in y
-        ]
-        return Exponents.concatenate(parts)
+        rows = [function(architecture.replace(**{y_name: int(value)}), as_knobs(x_name, x)) for value in y]
+        return [np.array(values) for values in zip(*rows, strict=True)]
     xs, ys = np.meshgrid(x, y)
     knobs = as_knobs(x_name, xs.ravel()) | as_knobs(y_name, ys.ravel())
-    return evaluate(architecture, knobs, readout, start_overlap, budget)
+    return [values.reshape(xs.shape) for values in function(architecture, knobs)]
 
 
 def _phases(architecture: Architecture, near_angle: Array) -> NDArray[np.int8]:

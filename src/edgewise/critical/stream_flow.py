@@ -44,7 +44,7 @@ class VectorField:
 
 
 def vector_field(
-    source: Any,
+    source: object,
     *,
     norms: Range = (0.1, 10.0, 21),
     overlaps: Range = (0.0, 0.99, 21),
@@ -81,7 +81,7 @@ def vector_field(
     )
 
 
-def perceptron_maps(source: Any) -> PerceptronMaps:
+def perceptron_maps(source: object) -> PerceptronMaps:
     """Return length and correlation maps, limits, orbits, circles and the edge of chaos of one random perceptron.
 
     source  a Perceptron, a dict of its knobs, or "mlp:ACTIVATION"

@@ -20,7 +20,7 @@ from edgewise.nouns.perceptron import Perceptron
 from edgewise.nouns.verdict import per_cent
 from edgewise.present import wording
 from edgewise.present.html import prose
-from edgewise.theory.averages.activations import activation
+from edgewise.theory.averages.activation_averages import activation
 from edgewise.theory.perceptron.edge_of_chaos import boundary, length_fixed_point
 from edgewise.theory.perceptron.maps import PerceptronMaps, PerceptronTheory
 from edgewise.theory.perceptron.step import FAR, chi_1, separation_map

@@ -76,7 +76,7 @@ CAUSES = ("trained", "copies", "share their weights")  # what outweighs other pa
 
 
 @dataclass(frozen=True)
-class Gap:
+class TraceGap:
     """The largest difference of one quantity over the blocks, and how large it may be in a network of this shape."""
 
     quantity: str
@@ -100,7 +100,7 @@ class Gap:
         return f"the gradient {where} is {seen} times that at the output, predicted {expected}"
 
 
-def gaps(measured: Trace, theory: Trace) -> list[Gap]:
+def gaps(measured: Trace, theory: Trace) -> list[TraceGap]:
     """The largest gap of each quantity, the one that exceeds its limit most first."""
     quantities = {"overlap": "overlap", "norm": "norm"}
     if measured.log_gradient is not None and theory.log_gradient is not None:
@@ -111,7 +111,7 @@ def gaps(measured: Trace, theory: Trace) -> list[Gap]:
     return sorted(rows, key=lambda gap: -gap.excess)
 
 
-def _gap(name: str, measured: Array, predicted: Array, theory: Trace) -> Gap:
+def _gap(name: str, measured: Array, predicted: Array, theory: Trace) -> TraceGap:
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         one, other = (np.log(x) if name == "norm" else x for x in (measured, predicted))
         size = np.abs(one - other)
@@ -120,7 +120,7 @@ def _gap(name: str, measured: Array, predicted: Array, theory: Trace) -> Gap:
         first, second = (float(x[block]) for x in values for block in [int(size.argmax())])
     flat, scatter = LIMITS[name]
     limit = flat + scatter * math.sqrt(2 * theory.depth / _width(theory))
-    return Gap(name, int(size.argmax()), first, second, float(size.max()), limit)
+    return TraceGap(name, int(size.argmax()), first, second, float(size.max()), limit)
 
 
 def _width(trace: Trace) -> int:

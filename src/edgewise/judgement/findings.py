@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from edgewise.judgement.outcome import Score, written_by_attention
-from edgewise.judgement.profile import Reading
+from edgewise.judgement.outcome import RiskScore, written_by_attention
+from edgewise.judgement.profile import TraceReading
 from edgewise.nouns.architecture import Architecture
 from edgewise.nouns.trace import Trace
 from edgewise.nouns.verdict import Finding, Kind, Outcome
@@ -54,11 +54,11 @@ FIRST_LOSS = 2.0
 
 
 @dataclass(frozen=True)
-class Evidence:
+class FindingEvidence:
     """What findings are written from: the numbers, the parts of the risk, and the outcome that they led to."""
 
-    reading: Reading
-    score: Score | None
+    reading: TraceReading
+    score: RiskScore | None
     risks: Mapping[str, float]
     outcome: Outcome
 
@@ -72,7 +72,7 @@ class Evidence:
         return "note" if size > limit else None
 
 
-def find(evidence: Evidence) -> tuple[Finding, ...]:
+def find(evidence: FindingEvidence) -> tuple[Finding, ...]:
     """Every defect the numbers show, the worst first; what carries most of the risk leads among equals."""
     checks = (_range, _angle, _gradient, _forgets, _slow, _entropy, _starved, _jump)
     findings = [finding for check in checks if (finding := check(evidence)) is not None]
@@ -127,11 +127,11 @@ _PARTS = {
 }
 
 
-def _risk(kind: Kind, evidence: Evidence) -> float:
+def _risk(kind: Kind, evidence: FindingEvidence) -> float:
     return math.inf if kind is Kind.STREAM_OUT_OF_RANGE else evidence.risks.get(_PARTS.get(kind, ""), 0.0)
 
 
-def _range(evidence: Evidence) -> Finding | None:
+def _range(evidence: FindingEvidence) -> Finding | None:
     reading = evidence.reading
     if not reading.out_of_range.any():
         return None
@@ -146,7 +146,7 @@ def _range(evidence: Evidence) -> Finding | None:
     )
 
 
-def _angle(evidence: Evidence) -> Finding | None:
+def _angle(evidence: FindingEvidence) -> Finding | None:
     reading = evidence.reading
     trace, change = reading.trace, reading.angle.change.scalar
     if change == -math.inf:
@@ -180,7 +180,7 @@ def _angle(evidence: Evidence) -> Finding | None:
     )
 
 
-def _collapse(evidence: Evidence, block: int) -> Finding:
+def _collapse(evidence: FindingEvidence, block: int) -> Finding:
     trace = evidence.reading.trace
     return Finding(
         Kind.RANK_COLLAPSE,
@@ -199,7 +199,7 @@ def _first_full_collapse(trace: Trace) -> str:
     return trace.sites[int(np.argmax((trace.separation == 0).any(axis=0)))]
 
 
-def _gradient(evidence: Evidence) -> Finding | None:
+def _gradient(evidence: FindingEvidence) -> Finding | None:
     reading = evidence.reading
     decisive = reading.decisive_gradient
     change = 0.0 if decisive is None else decisive.change.scalar
@@ -224,7 +224,7 @@ def _gradient(evidence: Evidence) -> Finding | None:
     )
 
 
-def _forgets(evidence: Evidence) -> Finding | None:
+def _forgets(evidence: FindingEvidence) -> Finding | None:
     lost = None if evidence.score is None else evidence.score.forgetting
     level = None if lost is None else evidence.level("forgetting", lost, FORGETS)
     if lost is None or level is None:
@@ -241,7 +241,7 @@ def _forgets(evidence: Evidence) -> Finding | None:
     )
 
 
-def _slow(evidence: Evidence) -> Finding | None:
+def _slow(evidence: FindingEvidence) -> Finding | None:
     """A class token knows of the others through attention alone; where that writes little, training begins late."""
     trace = evidence.reading.trace
     network = trace.architecture
@@ -263,7 +263,7 @@ def _slow(evidence: Evidence) -> Finding | None:
     )
 
 
-def _entropy(evidence: Evidence) -> Finding | None:
+def _entropy(evidence: FindingEvidence) -> Finding | None:
     attention = evidence.reading.attention
     if (
         attention is None
@@ -282,7 +282,7 @@ def _entropy(evidence: Evidence) -> Finding | None:
     )
 
 
-def _starved(evidence: Evidence) -> Finding | None:
+def _starved(evidence: FindingEvidence) -> Finding | None:
     """Query and key gradients carry the square of the token difference: they die first under collapse."""
     statistics = evidence.reading.trace.statistics
     logs, values = (statistics.get(f"weight_gradient.{name}") for name in ("query", "value"))
@@ -303,7 +303,7 @@ def _starved(evidence: Evidence) -> Finding | None:
     )
 
 
-def _jump(evidence: Evidence) -> Finding | None:
+def _jump(evidence: FindingEvidence) -> Finding | None:
     jump = evidence.reading.embedding_jump
     if jump is None or abs(jump) < JUMP:
         return None
@@ -317,8 +317,8 @@ def _jump(evidence: Evidence) -> Finding | None:
     )
 
 
-def rule_out(reading: Reading, findings: tuple[Finding, ...]) -> tuple[str, ...]:
-    """What was looked at and is not the trouble, with the number that says so."""
+def rule_out(reading: TraceReading, findings: tuple[Finding, ...]) -> tuple[str, ...]:
+    """List what was checked and is not the trouble, with the number that says so."""
     kinds = {finding.kind for finding in findings}
     out = []
     if not kinds & {Kind.RANK_COLLAPSE, Kind.FULL_COLLAPSE, Kind.TOKENS_SEPARATE, Kind.STREAM_OUT_OF_RANGE}:

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgewise.arrays import LARGEST, Array
-from edgewise.critical.phase_diagram import AXES, PhaseDiagram, as_knobs, compute_diagram
+from edgewise.critical.phase_diagram import PhaseDiagram, compute_diagram, over_grid
 from edgewise.errors import SearchBudget
 from edgewise.judgement.outcome import BEYOND, CERTAIN, CURVES, OUTCOME_BANDS, calibration
 from edgewise.judgement.profile import ALIKE, APART
@@ -26,7 +26,7 @@ from edgewise.theory.simplex.step import step
 
 def judged_diagram(
     architecture: Architecture,
-    axes: Mapping[str, Any],
+    axes: Mapping[str, object],
     readout: str = "token",
     start_overlap: float = 0.0,
     budget: SearchBudget | None = None,
@@ -43,7 +43,11 @@ def shares(diagram: PhaseDiagram, budget: SearchBudget | None = None) -> Array:
 
     Where tokens are one at the output and each has a label, it is the least that a record can show, as for one network.
     """
-    forgetting, lost, apart = _over_grid(diagram, budget)
+    forgetting, lost, apart = over_grid(
+        diagram.architecture,
+        [(diagram.x_name, diagram.x), (diagram.y_name, diagram.y)],
+        lambda network, knobs: late_forgetting(network, knobs, diagram.start_overlap, budget),
+    )
     merged = (apart < ALIKE) & (diagram.readout == "token") & (1 - diagram.start_overlap >= APART)
     angle = np.where(merged, BEYOND, np.abs(diagram.angle_change))
     exponents = angle + np.abs(diagram.gradient_change)
@@ -61,29 +65,6 @@ def probability(exponents: Array, forgetting: Array, readout: str) -> Array:
         bare["exponents"] * sizes - bare["offset"],
     )
     return np.asarray(np.clip(1 / (1 + np.exp(np.clip(risk, -700, 700))), CERTAIN, 1 - CERTAIN))
-
-
-def _over_grid(diagram: PhaseDiagram, budget: SearchBudget | None) -> tuple[Array, NDArray[np.bool_], Array]:
-    """Late forgetting, lost points and 1 - overlap at the output (Y, X); whole-number axes network by network."""
-    network, start = diagram.architecture, diagram.start_overlap
-    if AXES[diagram.y_name].kind == "integer":
-        xs = as_knobs(diagram.x_name, diagram.x)
-        rows = [
-            late_forgetting(network.replace(**{diagram.y_name: int(v)}), xs, start, budget) for v in diagram.y
-        ]
-        forgetting, lost, apart = (np.array([row[part] for row in rows]) for part in range(3))
-        return forgetting, lost, apart
-    if AXES[diagram.x_name].kind == "integer":
-        ys = as_knobs(diagram.y_name, diagram.y)
-        columns = [
-            late_forgetting(network.replace(**{diagram.x_name: int(v)}), ys, start, budget) for v in diagram.x
-        ]
-        forgetting, lost, apart = (np.array([column[part] for column in columns]).T for part in range(3))
-        return forgetting, lost, apart
-    across, up = np.meshgrid(diagram.x, diagram.y)
-    changed = as_knobs(diagram.x_name, across.ravel()) | as_knobs(diagram.y_name, up.ravel())
-    forgetting, lost, apart = late_forgetting(network, changed, start, budget)
-    return forgetting.reshape(across.shape), lost.reshape(across.shape), apart.reshape(across.shape)
 
 
 def late_forgetting(

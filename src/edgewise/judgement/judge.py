@@ -13,15 +13,15 @@ from edgewise.critical.asymptotics import asymptotics
 from edgewise.errors import SearchBudget
 from edgewise.judgement.findings import (
     CURABLE,
-    Evidence,
+    FindingEvidence,
     beside_the_score,
     by_severity,
     find,
     rule_out,
 )
-from edgewise.judgement.outcome import Score, outcome_of, risks, score_of, training_probability, why_open
-from edgewise.judgement.profile import Reading, profile, read
-from edgewise.judgement.remedies import Search
+from edgewise.judgement.outcome import RiskScore, outcome_of, risks, score_of, training_probability, why_open
+from edgewise.judgement.profile import TraceReading, profile, read
+from edgewise.judgement.remedies import RemedySearch
 from edgewise.nouns.architecture import Architecture
 from edgewise.nouns.perceptron import Perceptron
 from edgewise.nouns.trace import Trace
@@ -45,7 +45,7 @@ def judge(trace: Trace, audit: Sequence[AuditFinding] = (), budget: SearchBudget
     score = score_of(reading, budget)
     probability = _probability(reading, score)
     outcome = Outcome.UNDECIDED if probability is None else outcome_of(probability)
-    findings = find(Evidence(reading, score, {} if score is None else risks(score, trace), outcome))
+    findings = find(FindingEvidence(reading, score, {} if score is None else risks(score, trace), outcome))
     causes = beside_the_score(trace, audit)
     capped = bool(causes) and outcome is not Outcome.FAILS
     return Verdict(
@@ -73,7 +73,7 @@ def judge(trace: Trace, audit: Sequence[AuditFinding] = (), budget: SearchBudget
     )
 
 
-def _probability(reading: Reading, score: Score | None) -> Probability | None:
+def _probability(reading: TraceReading, score: RiskScore | None) -> Probability | None:
     """Of the score; 0 where the stream leaves the range of numbers; None once training has begun."""
     if score is None:
         return NEVER
@@ -168,7 +168,7 @@ def _facts(theory: PerceptronTheory | None) -> dict[str, Any] | None:
     }
 
 
-def _search(reading: Reading, outcome: Outcome) -> Search | None:
+def _search(reading: TraceReading, outcome: Outcome) -> RemedySearch | None:
     """How remedies are looked for, where there is a description to try them on and something to cure."""
     trace = reading.trace
     if trace.architecture is None or trace.departure or outcome in (Outcome.TRAINS, Outcome.UNDECIDED):
@@ -176,7 +176,7 @@ def _search(reading: Reading, outcome: Outcome) -> Search | None:
     condensation = (reading.attention.condensation if reading.attention else None) or _condensation_beyond(
         trace
     )
-    return Search(trace, outcome, condensation, judge)
+    return RemedySearch(trace, outcome, condensation, judge)
 
 
 def _condensation_beyond(trace: Trace) -> float:
@@ -188,7 +188,9 @@ def _condensation_beyond(trace: Trace) -> float:
     return math.inf if bare and not np.isfinite(trace.norm).all() else 0.0
 
 
-def _remedied(findings: tuple[Finding, ...], trace: Trace, search: Search | None) -> tuple[Finding, ...]:
+def _remedied(
+    findings: tuple[Finding, ...], trace: Trace, search: RemedySearch | None
+) -> tuple[Finding, ...]:
     """The findings, the first that can be cured with the search for what cures it, which runs when it is read."""
     if trace.departure:
         return tuple(replace(finding, advice=_by_measurement(finding, trace)) for finding in findings)

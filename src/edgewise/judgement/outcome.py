@@ -29,7 +29,7 @@ import numpy as np
 
 from edgewise.arrays import Array
 from edgewise.errors import SearchBudget
-from edgewise.judgement.profile import Reading
+from edgewise.judgement.profile import TraceReading
 from edgewise.nouns.architecture import Architecture
 from edgewise.nouns.blocks import Attention, Block, Branch, fold
 from edgewise.nouns.perceptron import Perceptron
@@ -117,7 +117,7 @@ def _lost(branch: Branch, state: SimplexState, setting: Setting) -> Array:
 
 
 @dataclass(frozen=True)
-class Score:
+class RiskScore:
     """The parts of the score, none negative; `error` is how well the sum of the first two is known."""
 
     angle: float
@@ -130,7 +130,7 @@ class Score:
         return self.angle + self.gradient
 
 
-def score_of(reading: Reading, budget: SearchBudget | None = None) -> Score | None:
+def score_of(reading: TraceReading, budget: SearchBudget | None = None) -> RiskScore | None:
     """The score of a trace, without its gradient where none was followed; None where the stream left the range."""
     if reading.out_of_range.any():
         return None
@@ -139,12 +139,12 @@ def score_of(reading: Reading, budget: SearchBudget | None = None) -> Score | No
     errors = [0.0 if math.isnan(change.error) else change.error for change in changes]
     sizes = [_size(change.scalar) for change in changes]
     sizes[0] = sizes[0] if reading.collapsed is None else BEYOND
-    return Score(
+    return RiskScore(
         sizes[0], sizes[1] if gradient is not None else 0.0, _forgetting(reading, budget), math.hypot(*errors)
     )
 
 
-def _forgetting(reading: Reading, budget: SearchBudget | None) -> float | None:
+def _forgetting(reading: TraceReading, budget: SearchBudget | None) -> float | None:
     """By the description at the norms and overlaps of the trace, whether those are predicted or measured."""
     trace, architecture = reading.trace, reading.trace.architecture
     if not isinstance(architecture, Architecture) or architecture.depth != trace.depth:
@@ -167,7 +167,9 @@ def calibration() -> dict[str, Any]:
     return table
 
 
-def training_probability(score: Score, trace: Trace, table: Mapping[str, Any] | None = None) -> Probability:
+def training_probability(
+    score: RiskScore, trace: Trace, table: Mapping[str, Any] | None = None
+) -> Probability:
     """P = 1 / (1 + exp(w (|A| + |G|) + u F - b)), with the constants of the readout.
 
     A readout per token was calibrated on text, one per sequence on images. `low` and `high`: the same with one family
@@ -189,8 +191,8 @@ def training_probability(score: Score, trace: Trace, table: Mapping[str, Any] | 
     return Probability(value, low, max(value, *ends), tuple(outside(trace)), forgetting=score.forgetting)
 
 
-def risks(score: Score, trace: Trace) -> dict[str, float]:
-    """How much each part of the score adds to the risk, by its name."""
+def risks(score: RiskScore, trace: Trace) -> dict[str, float]:
+    """Return how much each part of the score adds to the risk, by its name."""
     constants = calibration()["curves"][_curve_of(trace)][
         "bare" if score.forgetting is None else "described"
     ]["all"]
@@ -213,7 +215,7 @@ def _each(curves: Mapping[str, Any]) -> Iterator[Mapping[str, float]]:
     yield from curves["without"].values()
 
 
-def chance(score: Score, constants: Mapping[str, float], shift: float = 0.0) -> float:
+def chance(score: RiskScore, constants: Mapping[str, float], shift: float = 0.0) -> float:
     """The curve at one score; never nearer to 0 or 1 than what a record can show."""
     exponents = max(0.0, score.exponents + shift)
     forgetting = 0.0 if score.forgetting is None else score.forgetting
@@ -248,7 +250,7 @@ def _sizes(trace: Trace, ranges: Mapping[str, Any]) -> Iterator[str]:
             yield f"{value} {units[name]} (those had {low} to {high})"
 
 
-def _word(value: Any) -> str:
+def _word(value: object) -> str:
     return str(getattr(value, "__name__", value))
 
 
@@ -265,7 +267,7 @@ def outcome_of(probability: Probability) -> Outcome:
 
 
 def why_open(probability: Probability, trace: Trace) -> str:
-    """Why a probability decides nothing, in words; empty where it decides."""
+    """Say why a probability decides nothing; empty if it decides."""
     low, high = probability.low, probability.high
     deepest = calibration()["range"]["depth"][1]
     if band(low) is Outcome.FAILS and band(high) is Outcome.TRAINS:

@@ -24,7 +24,7 @@ APART = 1e-2  # where that is counted as the network's doing: tokens that start 
 
 
 @dataclass(frozen=True)
-class Reading:
+class TraceReading:
     """What is read from a trace, each number once."""
 
     trace: Trace
@@ -46,13 +46,13 @@ class Reading:
         return self.gradient if isinstance(self.trace.architecture, Perceptron) else self.relative
 
 
-def read(trace: Trace) -> Reading:
+def read(trace: Trace) -> TraceReading:
     """The numbers of a trace."""
     width = None if trace.architecture is None else trace.architecture.width
     with np.errstate(divide="ignore"):
         angle = growth(np.log(_ends(trace, trace.separation)), width, trace.sampled)
     raw, relative = _gradients(trace)
-    return Reading(
+    return TraceReading(
         trace=trace,
         angle=angle,
         gradient=None if raw is None else growth(-raw, width, trace.sampled),
@@ -65,7 +65,7 @@ def read(trace: Trace) -> Reading:
 
 
 def per_token(trace: Trace) -> bool:
-    """Whether each token has a label of its own; one label per sequence can be read from tokens that are all alike."""
+    """True if each token has a label of its own; one per sequence can be read from tokens that are all alike."""
     if isinstance(trace.architecture, Perceptron):
         return False
     return (trace.readout or trace.decisive_readout) not in ("pooled", "class")
@@ -126,7 +126,7 @@ def _largest(values: Array | None) -> float | None:
 SLOW = 10  # times the depth: what takes longer to halve or double does not change here
 
 
-def profile(reading: Reading) -> Profile:
+def profile(reading: TraceReading) -> Profile:
     """The rows and counts of a trace, means over seeds."""
     trace, spread = reading.trace, reading.attention
     network = trace.architecture if isinstance(trace.architecture, Architecture) else None

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any, NamedTuple
@@ -67,7 +67,7 @@ class _Reached(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Search:
+class RemedySearch:
     """The search for remedies of one trace, run when it is first asked for; `judge` reads what a change leads to."""
 
     trace: Trace
@@ -80,7 +80,7 @@ class Search:
 
     @property
     def cut_off(self) -> bool:
-        """Whether the effort did not suffice to try everything."""
+        """True if the effort did not suffice to try everything."""
         return self._proven[1]
 
     @property
@@ -198,13 +198,13 @@ class Search:
                 yield candidate
 
 
-def contradict(network: Architecture | Perceptron, one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    """Whether two remedies move one knob in opposite directions."""
+def contradict(network: Architecture | Perceptron, one: Changes, other: Changes) -> bool:
+    """Return whether two remedies move one knob in opposite directions."""
     shared = [name for name in one if name in other and isinstance(one[name], (int, float, tuple))]
     return any(_direction(network, name, one) * _direction(network, name, other) < 0 for name in shared)
 
 
-def _direction(network: Architecture | Perceptron, name: str, changes: Mapping[str, Any]) -> float:
+def _direction(network: Architecture | Perceptron, name: str, changes: Changes) -> float:
     return float(np.sign(np.mean(changes[name]) - np.mean(getattr(network, name))))
 
 
@@ -235,7 +235,7 @@ def _two_digits(value: float) -> float:
     return float(f"{math.floor(value / unit + 1e-9) * unit:.2g}")
 
 
-def _scaled(value: Any, factor: float) -> Any:
+def _scaled(value: float | tuple[float, ...], factor: float) -> float | tuple[float, ...]:
     return tuple(factor * v for v in value) if isinstance(value, tuple) else factor * value
 
 
@@ -314,7 +314,7 @@ def _settings(changes: Changes) -> str:
     return " with ".join(parts)
 
 
-def _shown(value: Any) -> str:
+def _shown(value: float | str) -> str:
     return value if isinstance(value, str) else f"{value:.3g}"
 
 

@@ -2,8 +2,8 @@
 
 from edgewise.landscape.direction import Direction, Path, Recorder, random_direction, toward, training_path
 from edgewise.landscape.hessian import Curvature, top_directions, top_eigenvalue
+from edgewise.landscape.loss_grid import Roughness
 from edgewise.landscape.plane import LossLine, Plane, Survey, line, plane, survey
-from edgewise.landscape.roughness import Roughness
 from edgewise.landscape.support import Along, rebalanced
 
 __all__ = [

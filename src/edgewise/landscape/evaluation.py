@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils.hooks import RemovableHandle
 
 from edgewise.errors import BadInput
 from edgewise.landscape.direction import Direction
@@ -119,12 +120,12 @@ def own_loss(model: nn.Module, batch: Batch) -> Tensor:
     return loss
 
 
-def check_loss(value: Any) -> Tensor:
-    """Return the loss, refused if it is not one number."""
+def check_loss(value: object) -> Tensor:
+    """Return the loss as a scalar; raise `BadInput` if it is not one number."""
     if not isinstance(value, Tensor) or value.numel() != 1:
         kind = f"a tensor {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
         raise BadInput(f"loss(model, batch) must return one number as a tensor, got {kind}.")
-    return value
+    return value.reshape(())
 
 
 def batches_of(batch: Batch) -> list[Batch]:
@@ -142,7 +143,7 @@ def batches_of(batch: Batch) -> list[Batch]:
     return batches
 
 
-def plain(value: Any) -> Any:
+def plain(value: object) -> object:
     """Return mappings that are not dicts (tokenizer outputs) as dicts."""
     return dict(value) if isinstance(value, Mapping) else value
 
@@ -208,8 +209,8 @@ class CachedPass:
         self._install()
         self.calls.clear()  # what is replayed is held by its replacement
 
-    def _watch(self, module: nn.Module, flow: Dataflow) -> Any:
-        def leave(_: nn.Module, __: Any, output: Any) -> None:
+    def _watch(self, module: nn.Module, flow: Dataflow) -> RemovableHandle:
+        def leave(_: nn.Module, __: object, output: object) -> None:
             call = CachedCall(output, flow.depends(output) or flow.decided)
             if call.constant:
                 call.copy, call.versions = tree_map(_clone, output), _versions(output)
@@ -273,7 +274,7 @@ class Dataflow(TorchDispatchMode):
             self.marks.add(tensor.untyped_storage().data_ptr())
             self.alive.append(tensor)
 
-    def depends(self, value: Any) -> bool:
+    def depends(self, value: object) -> bool:
         """Return whether a tensor, or any tensor in a nested value, is marked."""
         return any(t.numel() and t.untyped_storage().data_ptr() in self.marks for t in tensors_in(value))
 
@@ -288,13 +289,13 @@ class Dataflow(TorchDispatchMode):
         return result
 
 
-def tensors_in(value: Any) -> list[Tensor]:
+def tensors_in(value: object) -> list[Tensor]:
     return [leaf for leaf in tree_leaves(value) if isinstance(leaf, Tensor)]
 
 
-def _versions(output: Any) -> tuple[int, ...]:
+def _versions(output: object) -> tuple[int, ...]:
     return tuple(tensor._version for tensor in tensors_in(output))
 
 
-def _clone(leaf: Any) -> Any:
+def _clone(leaf: object) -> object:
     return leaf.clone() if isinstance(leaf, Tensor) else leaf

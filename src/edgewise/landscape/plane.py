@@ -14,8 +14,7 @@ from edgewise.errors import BadInput
 from edgewise.landscape.direction import Path as TrainingPath
 from edgewise.landscape.direction import Wanted
 from edgewise.landscape.evaluation import Batch, Loss
-from edgewise.landscape.loss_grid import Grid, Reach, Settings, compute_grid
-from edgewise.landscape.roughness import Roughness
+from edgewise.landscape.loss_grid import Grid, Reach, Roughness, Settings, compute_grid
 from edgewise.progress import Tell
 
 

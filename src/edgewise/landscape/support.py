@@ -195,7 +195,10 @@ def rebalanced(model: nn.Module) -> dict[str, Tensor]:
 def _factors(model: nn.Module, site: AttentionSite) -> tuple[Tensor, Tensor]:
     """a for every query head and 1/a for every key head."""
     width = head_width(site)
-    query, key = (_head_norms(p.weight(model), width) for p in (site.query, site.key))
+    query, key = (
+        p.weight(model).detach().double().unflatten(0, (-1, width)).square().sum((1, 2)).sqrt()
+        for p in (site.query, site.key)
+    )
     share = len(query) // len(key)
     joint = query.unflatten(0, (-1, share)).square().mean(1).sqrt()
     if bool((joint == 0).any() | (key == 0).any()):
@@ -204,10 +207,6 @@ def _factors(model: nn.Module, site: AttentionSite) -> tuple[Tensor, Tensor]:
         )
     a = (key / joint).sqrt()
     return a.repeat_interleave(share), 1 / a
-
-
-def _head_norms(matrix: Tensor, width: int) -> Tensor:
-    return matrix.detach().double().unflatten(0, (-1, width)).square().sum((1, 2)).sqrt()
 
 
 def _scale(projection: Projection, per_row: Tensor, new: dict[str, Tensor]) -> set[str]:

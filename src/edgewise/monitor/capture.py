@@ -16,6 +16,8 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 from torch import Tensor, nn
 
+from edgewise.models.inputs import tensors
+from edgewise.models.state import preserved
 from edgewise.monitor.hooks import (
     DeferredNorm,
     DeferredRead,
@@ -25,8 +27,7 @@ from edgewise.monitor.hooks import (
     Switch,
     guarded,
 )
-from edgewise.probe.block_call import NAMES
-from edgewise.probe.isolation import observed, tensors
+from edgewise.probe.streams import NAMES
 
 SEQUENCES, TOKENS, QUERIES = 2, 64, 16
 KEYS = 512  # most tokens copied of a projection; the keys of a causal row are the tokens before it, so rows are whole
@@ -513,7 +514,7 @@ def extra_pass(model: nn.Module, call: Call) -> None:
     Backwards from the model's own loss, or from a fixed random readout where it returns none.
     """
     inputs, named = call
-    with observed(model):
+    with preserved(model, gradients=True):
         output = model(*inputs, **named)
         loss = getattr(output, "loss", None)
         if not isinstance(loss, Tensor):

@@ -16,11 +16,11 @@ import torch
 from torch import Tensor, nn
 from torch.optim.optimizer import Optimizer
 
+from edgewise.models.inputs import tensors
 from edgewise.models.state import preserved
 from edgewise.monitor.alarm import AlarmKind
 from edgewise.monitor.capture import Call
 from edgewise.monitor.loss_detectors import Detection
-from edgewise.probe.isolation import tensors
 
 IGNORED = -100  # torch's ignore_index
 CERTAIN, RIVAL = 0.95, 0.8  # of the labels agree with one shift of the inputs, and with no other

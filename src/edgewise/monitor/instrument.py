@@ -20,6 +20,7 @@ from torch.utils.hooks import RemovableHandle
 from edgewise.arrays import Array
 from edgewise.errors import BadInput
 from edgewise.models.behavior.record import Operation
+from edgewise.models.state import preserved
 from edgewise.monitor.attention import AttentionGroup, shape_of
 from edgewise.monitor.capture import (
     SEQUENCES,
@@ -40,7 +41,6 @@ from edgewise.monitor.operations import AttentionOperations, OperationAttention,
 from edgewise.monitor.places import AttentionPlace, Places
 from edgewise.monitor.referee import judged
 from edgewise.optim.parallel import by_name, whole
-from edgewise.probe.isolation import observed
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ class StreamChange:
 
     def _look(self, call: Call) -> Tensor:
         inputs, named = call
-        with observed(self.model) as stack, torch.no_grad():
+        with preserved(self.model, gradients=True) as stack, torch.no_grad():
             hook = self.model.get_submodule(self.block).register_forward_hook(self._catch)
             stack.callback(hook.remove)
             self.model(*inputs, **named)

@@ -29,6 +29,7 @@ from edgewise.arrays import Array
 from edgewise.errors import BadInput
 from edgewise.files import open_regular, read_text, whole_file
 from edgewise.models.behavior.refusals import words
+from edgewise.models.state import random_streams
 from edgewise.monitor.alarm import Alarm
 from edgewise.monitor.capture import BatchMemory, Call
 from edgewise.monitor.causes import Diagnosis
@@ -36,7 +37,6 @@ from edgewise.monitor.columns import Column, Statistic
 from edgewise.monitor.read_run import Run
 from edgewise.monitor.series import History
 from edgewise.monitor.storage import LARGEST, about_alarm
-from edgewise.probe.isolation import random_streams
 
 ROWS, MOST = 40, 5  # rows in a dossier; dossiers of a run
 SUFFIXES = (".pt", ".ckpt", ".safetensors", ".bin", ".pth")

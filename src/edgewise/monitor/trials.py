@@ -14,11 +14,11 @@ from torch import Tensor, nn
 from torch.optim.optimizer import Optimizer
 
 from edgewise.errors import BadInput
+from edgewise.models.inputs import tensors
 from edgewise.models.state import preserved
 from edgewise.monitor.alarm import AlarmKind
 from edgewise.monitor.capture import Call
 from edgewise.monitor.differential import IGNORED, Evidence, agreement, aligned, mistakes
-from edgewise.probe.isolation import tensors
 
 INFORMED = 0.02  # nats between true and shuffled labels: less is nothing learned about the inputs
 TRIAL_STEPS, TRIAL_SECONDS = 8, 10.0

@@ -15,7 +15,7 @@ that stops torch.compile. Passes without gradients (evaluation) are skipped. Unf
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -25,6 +25,10 @@ from edgewise.models.unwrap import unwrap
 from edgewise.optim.parallel import processes_in, summed
 from edgewise.optim.query_key import QueryKey, Rotation, Side
 from edgewise.optim.wrapper import State
+
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
+
 
 Norm = Callable[[Tensor], Tensor]
 NUDGE = 1e-2  # of a difference quotient through a norm, relative to its argument
@@ -200,7 +204,7 @@ class LogitMetric:
         rings: tuple[TokenRing, TokenRing],
         damping: float,
         decay: float,
-        group: Any,
+        group: ProcessGroup | None,
     ) -> None:
         self.attention, self.rings, self.damping, self.decay, self.group = (
             attention,
@@ -283,7 +287,7 @@ class _Moment:
         self.weight = decay * self.weight + 1 - decay
         self.steps += 1
 
-    def mean(self, group: Any) -> Tensor:
+    def mean(self, group: ProcessGroup | None) -> Tensor:
         """Return over steps and processes."""
         return summed(self.total / self.weight, group) / processes_in(group)
 

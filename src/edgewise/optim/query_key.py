@@ -138,7 +138,7 @@ class Side:
 
     @property
     def norm_of_heads(self) -> bool:
-        """Whether the norm acts on each head, not on all together (its width tells)."""
+        """True if the norm acts on each head, not on all together (its width tells)."""
         return self.norm is not None and self.norm.width != self.projection.fan_out
 
     def read(self, stored: Mapping[str, Tensor]) -> Tensor:
@@ -196,20 +196,19 @@ def query_keys(model: nn.Module | ModelMap, sites: ModelSites | None = None) -> 
         for block in stack.blocks:
             causal = _causal(bare, block.attention, (described is not None and described.causal) or decoder)
             attentions.append(_query_key(bare, block, block.attention, causal, crossed=False))
-            _refuse_unseen(where, attentions[-1])
+            # A rotation or norm that the model's behavior shows and that its modules do not.
+            attention = attentions[-1]
+            if attention.rotation is None and where.turns(attention.name):
+                raise BadInput(
+                    f"{attention.name} changes its queries and keys by position, in a way that is not known here."
+                )
+            if attention.query.norm is None and where.norms_queries(attention.name):
+                raise BadInput(
+                    f"{attention.name} normalizes its queries or keys by something that is not a module."
+                )
             if block.cross_attention is not None:
                 attentions.append(_query_key(bare, block, block.cross_attention, False, crossed=True))
     return attentions
-
-
-def _refuse_unseen(where: ModelMap, attention: QueryKey) -> None:
-    """A rotation or norm that the model's behavior shows and that its modules do not."""
-    if attention.rotation is None and where.turns(attention.name):
-        raise BadInput(
-            f"{attention.name} changes its queries and keys by position, in a way that is not known here."
-        )
-    if attention.query.norm is None and where.norms_queries(attention.name):
-        raise BadInput(f"{attention.name} normalizes its queries or keys by something that is not a module.")
 
 
 @dataclass(frozen=True)

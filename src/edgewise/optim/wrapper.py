@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
 from edgewise.errors import BadInput
+
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
+
 
 Group = dict[str, Any]  # of parameters, as torch.optim keeps them
 State = dict[str, Any]
@@ -25,7 +29,7 @@ class OptimizerWrapper(Optimizer):
     """
 
     KEY = "wrapper"  # under which `state_dict` holds what is ours
-    _group: Any = None  # the processes it averages over
+    _group: ProcessGroup | None = None  # the processes it averages over
 
     def __init__(self, optimizer: Optimizer) -> None:
         if not isinstance(optimizer, Optimizer):

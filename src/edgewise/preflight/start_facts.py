@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from edgewise.audit.inspect import Kind, Severity, audit_initialization
+from edgewise.audit.inspect import AuditKind, AuditSeverity, audit_initialization
 from edgewise.errors import BadInput
 from edgewise.preflight.catalog import CheckFinding, NotAsked, fact, finding, note
 from edgewise.preflight.evidence import TrainingEvidence
 
 TOLD = (
-    Kind.TIED,
-    Kind.IDENTICAL_LAYERS,
-    Kind.BIAS_NOT_ZERO,
-    Kind.NORM_GAIN_NOT_ONE,
+    AuditKind.TIED,
+    AuditKind.IDENTICAL_LAYERS,
+    AuditKind.BIAS_NOT_ZERO,
+    AuditKind.NORM_GAIN_NOT_ONE,
 )  # by facts of our own, or often meant
 
 
@@ -37,7 +37,7 @@ def initialization(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
         if item.kind in TOLD:
             continue
         yield finding(
-            "error" if item.severity is Severity.ERROR else "note",
+            "error" if item.severity is AuditSeverity.ERROR else "note",
             list(item.parameters),
             f"The initialization is not as published: {item.kind.value}.",
             f"{item.observation}; expected {item.expected}",

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from edgewise.audit.finding import AuditFinding, Severity
+from edgewise.audit.finding import AuditFinding, AuditSeverity
 from edgewise.errors import BadInput
 from edgewise.nouns.architecture import Architecture, transformer
 from edgewise.nouns.card import Card, CardTable, Curve, Panel
@@ -312,7 +312,7 @@ def leading(audit: Sequence[AuditFinding] | str) -> list[str]:
         f"{capitalised(finding.kind.value)}: {_place(finding)}. {capitalised(finding.observation)}. "
         "--repair FILE writes the code that fixes it."
         for finding in audit
-        if finding.severity is not Severity.NOTE
+        if finding.severity is not AuditSeverity.NOTE
     ]
 
 
@@ -342,9 +342,9 @@ def _sentence(finding: AuditFinding) -> str:
 
 def audit_card(audit: Sequence[AuditFinding]) -> Card:
     """Return what is wrong with the weights of a model, a sentence for every finding."""
-    counts = {each: sum(finding.severity is each for finding in audit) for each in Severity}
+    counts = {each: sum(finding.severity is each for finding in audit) for each in AuditSeverity}
     answer = ", ".join(f"{n} {each.value}{'' if n == 1 else 's'}" for each, n in counts.items() if n)
-    serious = any(finding.severity is not Severity.NOTE for finding in audit)
+    serious = any(finding.severity is not AuditSeverity.NOTE for finding in audit)
     return Card(
         "Initialization audit",
         answer or "nothing to report",

@@ -23,7 +23,7 @@ from edgewise.files import whole_file
 from edgewise.nouns.card import Arrows, Curve, Map, Marker, Panel
 from edgewise.nouns.perceptron import Perceptron
 from edgewise.present.sheet import Sheet, finite_limit
-from edgewise.theory.averages.activations import activation
+from edgewise.theory.averages.activation_averages import activation
 from edgewise.theory.perceptron.edge_of_chaos import boundary, length_fixed_point
 from edgewise.theory.perceptron.maps import summary
 from edgewise.theory.perceptron.step import chi_1

@@ -6,7 +6,7 @@ Padding does not count: what the model computes there is read by nothing, and a 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,7 +30,7 @@ class Counted:
         return length if self.mask is None else round(float(self.mask.sum(-1).double().mean()))
 
 
-def counted(model: nn.Module, batch: Any, first: Tensor, stack: str = "") -> Counted:
+def counted(model: nn.Module, batch: object, first: Tensor, stack: str = "") -> Counted:
     """All tokens but padding and those whose stream (sequences, tokens, width) is exactly zero where it starts.
 
     stack: the name of the stack that `first` is of. Zeros count where all streams are zero, and where tokens are not
@@ -73,7 +73,7 @@ TARGET_MASKS = ("decoder_attention_mask", "tgt_key_padding_mask")  # of a decode
 NOT_IDS = ("labels", "position_ids", "token_type_ids")
 
 
-def token_mask(model: nn.Module, batch: Any, shape: tuple[int, int], stack: str = "") -> Tensor | None:
+def token_mask(model: nn.Module, batch: object, shape: tuple[int, int], stack: str = "") -> Tensor | None:
     """(sequences, tokens), True where a token is not padding by the masks and ids of a batch; None when none is."""
     named = arguments(model, batch)
     config = getattr(model, "config", None)
@@ -86,7 +86,7 @@ def token_mask(model: nn.Module, batch: Any, shape: tuple[int, int], stack: str 
     return None if bool(mask.all()) else mask
 
 
-def _hidden(model: nn.Module, named: dict[str, Any], target: bool) -> Iterator[Tensor]:
+def _hidden(model: nn.Module, named: Mapping[str, object], target: bool) -> Iterator[Tensor]:
     """Every mask that the batch has of these tokens, True where one is padding."""
     for name in TARGET_MASKS if target else MASKS:
         value = named.get(name)
@@ -108,7 +108,7 @@ def _hidden(model: nn.Module, named: dict[str, Any], target: bool) -> Iterator[T
         yield hidden
 
 
-def arguments(model: nn.Module, batch: Any) -> dict[str, Any]:
+def arguments(model: nn.Module, batch: object) -> dict[str, object]:
     """The batch by the names of the model's arguments; what has none is numbered."""
     args, kwargs = as_call(batch, model)
     names = [
@@ -135,8 +135,8 @@ def _padding_id(model: nn.Module) -> int | None:
     return padding if isinstance(padding, int) and padding >= 0 else None
 
 
-def sequences_of(batch: Any) -> int:
-    """How many sequences a batch holds: the length of the first axis of its first tensor with more than one.
+def sequences_of(batch: object) -> int:
+    """Count the sequences of a batch: the length of the first axis of its first tensor with more than one.
 
     Images that are laid end to end are as many as the table of their grids has rows.
     """

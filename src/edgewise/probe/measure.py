@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
@@ -13,29 +13,30 @@ from torch import nn
 from edgewise.arrays import check_tokens
 from edgewise.errors import BadInput
 from edgewise.interrupts import deferring
-from edgewise.models.behavior.record import Reading, Stack
+from edgewise.models.behavior.read import read
+from edgewise.models.behavior.record import Block, Branch, Operation, Reading, Stack
 from edgewise.models.behavior.refusals import words
 from edgewise.models.finite import refuse_infinite
 from edgewise.models.inputs import default_batch
 from edgewise.models.model import describe_read_module
 from edgewise.models.model_map import ModelMap
 from edgewise.models.names.record import BlockSite
-from edgewise.models.state import back_in_shards, is_sharded
+from edgewise.models.small.full_size import full_kinds
+from edgewise.models.small.sizes import Scale
+from edgewise.models.small.small_model import Blueprint, blueprint
+from edgewise.models.state import back_in_shards, is_sharded, random_streams
 from edgewise.nouns.architecture import Architecture
 from edgewise.nouns.trace import Trace
-from edgewise.probe.gradients import READOUTS
-from edgewise.probe.isolation import random_streams
-from edgewise.probe.observation import Observation, Request, trace_of
+from edgewise.probe.geometry import READOUTS
+from edgewise.probe.observation import NetworkObservation, Request, observe, trace_of
 from edgewise.probe.streamed import measure_stream
-from edgewise.probe.subjects import Subject, seeded, subject
-from edgewise.probe.twin import read_twin
-from edgewise.probe.whole import observe
+from edgewise.probe.subjects import Measurable, seeded, subject
 
 
 @deferring
 def measure(
-    source: Any,
-    batch: Any = None,
+    source: object,
+    batch: object = None,
     *,
     seeds: int = 1,
     readouts: Sequence[str] | None = READOUTS,
@@ -119,7 +120,7 @@ class _Place:
         return notes
 
 
-def _find(where: ModelMap, batch: Any, tokens: int | None, name: str | None) -> _Place:
+def _find(where: ModelMap, batch: object, tokens: int | None, name: str | None) -> _Place:
     """The stack to be measured, by behaviour; the roles of its matrices, by name, where the names fit it."""
     model = where.model
     if not any(parameter.is_floating_point() for parameter in model.parameters()):
@@ -145,8 +146,13 @@ def _find(where: ModelMap, batch: Any, tokens: int | None, name: str | None) -> 
 
 
 def _find_and_observe(
-    target: Subject, network: nn.Module, batch: Any, request: Request, tokens: int | None, stack: str | None
-) -> tuple[_Place, Observation]:
+    target: Measurable,
+    network: nn.Module,
+    batch: object,
+    request: Request,
+    tokens: int | None,
+    stack: str | None,
+) -> tuple[_Place, NetworkObservation]:
     """By a narrow twin where there is one; where the model takes another path than its twin, by reading it itself."""
     where = ModelMap(network)
     place = _find_in_twin(target.config, where, tokens) if batch is None and stack is None else None
@@ -168,7 +174,7 @@ def _find_in_twin(config: Any, where: ModelMap, tokens: int | None) -> _Place | 
     return _Place(where, reading, stack, blocks, why, described)
 
 
-def _read(where: ModelMap, batch: Any, tokens: int | None, name: str | None) -> Reading:
+def _read(where: ModelMap, batch: object, tokens: int | None, name: str | None) -> Reading:
     """On the batch itself; where that is too short to tell its axes apart, on a made-up one."""
     reading = where.reading(_batch(where.model, batch, tokens, seed=0), name)
     if reading.default is not None and reading.default.layout is not None:
@@ -180,13 +186,13 @@ def _read(where: ModelMap, batch: Any, tokens: int | None, name: str | None) -> 
     return longer if longer.default is not None and longer.default.layout is not None else reading
 
 
-def _batch(model: nn.Module, batch: Any, tokens: int | None, seed: int) -> Any:
+def _batch(model: nn.Module, batch: object, tokens: int | None, seed: int) -> object:
     return default_batch(model, torch.Generator().manual_seed(seed), tokens) if batch is None else batch
 
 
 def _observe(
-    model: nn.Module, place: _Place, batch: Any, request: Request, tokens: int | None
-) -> Observation:
+    model: nn.Module, place: _Place, batch: object, request: Request, tokens: int | None
+) -> NetworkObservation:
     batch = _batch(model, batch, tokens, request.seeds[0])
     try:
         return observe(model, batch, place.stack, place.blocks, request)
@@ -199,7 +205,7 @@ def _observe(
         ) from error
 
 
-def _refuse(seeds: int, readouts: Sequence[str] | None, batch: Any, tokens: int | None) -> None:
+def _refuse(seeds: int, readouts: Sequence[str] | None, batch: object, tokens: int | None) -> None:
     if isinstance(seeds, bool) or not isinstance(seeds, int) or seeds < 1:
         raise BadInput(f"seeds must be a whole number of at least 1, got {seeds!r}.")
     names = () if readouts is None else readouts
@@ -213,7 +219,7 @@ def _refuse(seeds: int, readouts: Sequence[str] | None, batch: Any, tokens: int 
 
 
 def _trace(
-    observations: Sequence[Observation], model: nn.Module, place: _Place, name: str, seeds: str
+    observations: Sequence[NetworkObservation], model: nn.Module, place: _Place, name: str, seeds: str
 ) -> Trace:
     first = observations[0]
     parts = [f"measured: {name}, {first.tokens} tokens, {seeds}", *place.notes]
@@ -230,3 +236,109 @@ def _description(model: nn.Module, place: _Place, tokens: int) -> Architecture |
         return describe_read_module(model, place.reading, tokens=tokens, where=place.where)
     except BadInput as error:
         return f"not described: {error}"
+
+
+def read_twin(
+    config: Any, model: nn.Module | ModelMap, tokens: int | None
+) -> tuple[Reading, Stack, Architecture] | None:
+    """The reading of a small twin, its stack at full depth, and the description by the config's family.
+
+    None where the family is not listed, or the twin is not alike: then the model itself has to be read.
+    """
+    where = ModelMap.of(model)
+    model, described = where.model, where.described(tokens)
+    if described is None:
+        return None
+    try:
+        plan = blueprint(config, type(model))
+        if not plan.narrow:  # a twin as wide as the model would cost as much
+            return None
+        found = next(
+            filter(None, (_stack(plan, depth, model) for depth in (plan.depth, plan.full_depth))), None
+        )
+    except BadInput:
+        return None
+    if found is None or found[1].depth != described.depth:
+        return None
+    reading, stack = found
+    return reading, replace(stack, width=described.width), described
+
+
+def _stack(plan: Blueprint, depth: int, model: nn.Module) -> tuple[Reading, Stack] | None:
+    """The one stack of a twin of this depth, with all blocks of the model; None where that is not certain."""
+    scale = Scale(depth=depth)
+    twin = plan.build(scale)
+    reading = read(twin)
+    stack = reading.default
+    if stack is None or len(reading.stacks) > 1 or stack.not_read or stack.layout is None:
+        return None
+    names = {name for name, _ in twin.named_modules()}
+    if depth < plan.full_depth:
+        alike = _alike(stack, full_kinds(plan, scale, stack))
+        if alike is None:
+            return None
+        names |= {
+            moved for i, block in alike.items() for name in names if (moved := _moved(name, block, stack, i))
+        }
+        stack = replace(stack, blocks=(*stack.blocks, *_deeper(stack, alike)))
+    return (reading, stack) if names == {name for name, _ in model.named_modules()} else None
+
+
+def _alike(stack: Stack, kinds: tuple[int, ...] | None) -> dict[int, Block] | None:
+    """For every block that the twin lacks, the first of its kind; None where a block is not a module with all of it."""
+    if kinds is None or any(
+        b.module != f"{stack.name}.{b.index}" or not _self_contained(b) for b in stack.blocks
+    ):
+        return None
+    return {i: stack.blocks[kinds.index(kinds[i])] for i in range(stack.depth, len(kinds))}
+
+
+def _self_contained(block: Block) -> bool:
+    names = (
+        name for b in block.branches for name in (b.module, b.total.module, (b.outlet or b.total).module)
+    )
+    return all(_inside(name, block) for name in names)
+
+
+def _inside(name: str, block: Block) -> bool:
+    return f"{name}.".startswith(f"{block.module}.")
+
+
+def _moved(name: str, block: Block, stack: Stack, index: int) -> str | None:
+    """The name of a module of the block in a block of another number."""
+    return f"{stack.name}.{index}{name[len(block.module or '') :]}" if _inside(name, block) else None
+
+
+def _deeper(stack: Stack, alike: dict[int, Block]) -> Iterator[Block]:
+    last = stack.branches[-1]
+    for index, block in alike.items():
+        later = last.step + 1 - block.branches[0].step
+        branches = tuple(
+            replace(_branch(branch, block, stack, index, last), step=branch.step + later)
+            for branch in block.branches
+        )
+        yield replace(block, index=index, module=f"{stack.name}.{index}", branches=branches)
+        last = branches[-1]
+
+
+def _branch(branch: Branch, block: Block, stack: Stack, index: int, before: Branch) -> Branch:
+    """The branch in a block of another number; what it reads from outside the block is where the one before ends.
+
+    Its attention is found by its module: calls and matrices keep the names of the block that was read.
+    """
+
+    def at(operation: Operation) -> Operation:
+        moved = _moved(operation.module, block, stack, index)
+        return operation._replace(module=moved) if moved else before.outlet or before.total
+
+    module = _moved(branch.module, block, stack, index) or branch.module
+    outlet = None if branch.outlet is None else at(branch.outlet)
+    return replace(
+        branch,
+        module=module,
+        point=at(branch.point),
+        total=at(branch.total),
+        outlet=outlet,
+        matrices=(),
+        calls=(),
+    )

@@ -1,23 +1,53 @@
-"""What is asked of one network, the numbers per site that it gives, and the Trace of several such observations."""
+"""A network in memory, read once at every site, and the Trace of several such observations.
+
+One forward pass with hooks, a backward pass per readout, a nearby input. Observation must not change what a model
+computes: once per model, attention implementation and input shape its output is compared with that of a run without
+any hook.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
+from weakref import WeakKeyDictionary
 
 import numpy as np
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 
 from edgewise.arrays import Array
+from edgewise.errors import BadInput
+from edgewise.models.behavior.record import Stack
+from edgewise.models.inputs import call, tensors
+from edgewise.models.names.record import BlockSite
+from edgewise.models.state import preserved
 from edgewise.nouns.architecture import Architecture
 from edgewise.nouns.provenance import Provenance
-from edgewise.nouns.trace import WEIGHTS, FirstLoss, Trace
-from edgewise.probe.attention import AttentionWatch, RowStatistics
-from edgewise.probe.batches import Counted
-from edgewise.probe.geometry import mean_square, separation
-from edgewise.probe.gradients import WeightLogs
-from edgewise.probe.places import Place, attends
+from edgewise.nouns.trace import GRADIENTS, WEIGHTS, FirstLoss, Trace
+from edgewise.probe.attention_rows import AttentionWatch, GainWatch, RowStatistics
+from edgewise.probe.batches import Counted, counted, sequences_of
+from edgewise.probe.geometry import (
+    StreamSite,
+    WeightLogs,
+    add_squares,
+    generator_for,
+    log_norms,
+    matrices,
+    mean_square,
+    nearby_input,
+    no_squares,
+    output_gradient,
+    own_loss,
+    pair_growth,
+    parameters_of,
+    separation,
+    site_gradients,
+    weight_logs,
+)
+from edgewise.probe.readout import first_loss, readout_of
+from edgewise.probe.streams import OVERWRITES, Catch, attentions, traced_sites
 
 NO_LOSS = "no own loss: the model returned no scalar (give labels in the batch)"
 
@@ -39,7 +69,7 @@ class Request:
 
 
 @dataclass
-class Observation:
+class NetworkObservation:
     """Numbers of one network: norm and separation (N,), the rest per seed."""
 
     sites: tuple[str, ...]
@@ -64,7 +94,9 @@ class Observation:
             self.notes.append(sentence)
 
 
-def read_geometry(listed: Sequence[Place], shaped: Sequence[Tensor], counted: Counted) -> Observation:
+def read_geometry(
+    listed: Sequence[StreamSite], shaped: Sequence[Tensor], counted: Counted
+) -> NetworkObservation:
     """Norm and separation of every stream (sequences, tokens, width), over the tokens that count.
 
     Where the stream leaves the range of floating point, the last finite separation is repeated, as theory does.
@@ -76,11 +108,13 @@ def read_geometry(listed: Sequence[Place], shaped: Sequence[Tensor], counted: Co
     if not finite.all():
         first = int(np.argmin(finite))
         norm[first:], apart[first:] = np.inf, [apart[first - 1] if first else 0.0] * (len(apart) - first)
-    sites = tuple(place.site for place in listed)
-    return Observation(sites, counted.tokens(n), d, norm, np.array(apart), left_out=counted.left_out)
+    sites = tuple(place.name for place in listed)
+    return NetworkObservation(sites, counted.tokens(n), d, norm, np.array(apart), left_out=counted.left_out)
 
 
-def read_attention(observation: Observation, watch: AttentionWatch, listed: Sequence[Place]) -> None:
+def read_attention(
+    observation: NetworkObservation, watch: AttentionWatch, listed: Sequence[StreamSite]
+) -> None:
     """Statistics at the sites of attention, or a note why there are none: a mean over some layers would be wrong."""
     missing = [index for index in watch.blocks if index in watch.refusals or index not in watch.records]
     if missing:
@@ -88,23 +122,24 @@ def read_attention(observation: Observation, watch: AttentionWatch, listed: Sequ
         where = f"{len(missing)} of {len(watch.blocks)} blocks; block {missing[0]}: {why}"
         return observation.note(f"attention not measured: {where}")
     for index, place in enumerate(listed):
-        if place.block is not None and attends(place.site):
+        if place.block is not None and place.attends:
             observation.attention[index] = watch.records[place.block]
 
 
-def weight_arrays(listed: Sequence[Place], logs: WeightLogs, log_output: float) -> dict[str, Array]:
+def weight_arrays(listed: Sequence[StreamSite], logs: WeightLogs, log_output: float) -> dict[str, Array]:
     """log |dL/dW|^2 for mean_a |g_a|^2 = 1 at the output of one sequence, at the site of the matrix's branch."""
     arrays = {f"weight_gradient.{name}": np.full(len(listed), np.nan) for name in WEIGHTS}
     for index, place in enumerate(listed):
-        kind = place.site.split(".")[-1]
         for (name, block), log in logs.items():
             branch = "mlp" if name.startswith("mlp") else "attention"
-            if block == place.block and (branch in kind.split("+") or kind == "output"):
+            if block == place.block and (branch in place.branches or place.branches == ["output"]):
                 arrays[f"weight_gradient.{name}"][index] = log - log_output
     return arrays
 
 
-def trace_of(observations: Sequence[Observation], description: Architecture | str, source: str) -> Trace:
+def trace_of(
+    observations: Sequence[NetworkObservation], description: Architecture | str, source: str
+) -> Trace:
     """One Trace from observations of several networks, or from several directions in one.
 
     description: the network's, or a sentence why there is none, which joins the source.
@@ -147,7 +182,7 @@ def _mean_loss(losses: Sequence[FirstLoss | None]) -> FirstLoss | None:
     return FirstLoss(sum(loss.value for loss in known) / len(known), known[0].chance)
 
 
-def _attention_arrays(observations: Sequence[Observation], copies: int) -> dict[str, Array]:
+def _attention_arrays(observations: Sequence[NetworkObservation], copies: int) -> dict[str, Array]:
     """Each statistic (S, N, H), nan where a site has no attention; empty when some network refused."""
     if not all(observation.attention for observation in observations):
         return {}
@@ -163,3 +198,185 @@ def _attention_arrays(observations: Sequence[Observation], copies: int) -> dict[
                 values[i, site, : len(per_head)] = per_head
         arrays[name] = np.repeat(values, copies, axis=0)
     return arrays
+
+
+_COMPARED: WeakKeyDictionary[nn.Module, set[Hashable]] = WeakKeyDictionary()
+
+
+class Unchanged:
+    """Built before the hooks are attached: runs the plain forward pass unless this model and shape were compared."""
+
+    def __init__(self, model: nn.Module, batch: object) -> None:
+        self.model, self.batch = model, batch
+        # What may choose another kernel: the implementation, and shapes, types and devices of model and input.
+        implementation = getattr(getattr(model, "config", None), "_attn_implementation", None)
+        parameter = next(model.parameters())
+        shapes = tuple((tuple(t.shape), t.dtype, t.device) for t in tensors(batch))
+        self.key: Hashable = (implementation, parameter.dtype, parameter.device, shapes)
+        self.compared = self.key in _COMPARED.get(model, ())
+        if not self.compared:
+            with torch.no_grad():
+                self.plain = call(model, batch)
+
+    def confirmed(self, output: object) -> bool:
+        """Return True if the observed output is the plain one bit for bit, now or when it was compared before."""
+        if self.compared:
+            return True
+        if not _same(self.plain, output):
+            self.plain = call(self.model, self.batch)  # with a graph: some kernels differ without one
+        if not _same(self.plain, output):
+            return False
+        _COMPARED.setdefault(self.model, set()).add(self.key)
+        return True
+
+
+def _same(first: object, second: object) -> bool:
+    """Bit for bit the same tensors (NaN equal to NaN)."""
+    pairs = list(tensors(first)), list(tensors(second))
+    if [t.shape for t in pairs[0]] != [t.shape for t in pairs[1]]:
+        return False
+    return all(bool(((a == b) | ((a != a) & (b != b))).all()) for a, b in zip(*pairs, strict=True))
+
+
+def forget() -> None:
+    """Compare every model again, as after the first import."""
+    _COMPARED.clear()
+
+
+def observe(
+    model: nn.Module, batch: object, stack: Stack, blocks: Sequence[BlockSite], request: Request
+) -> NetworkObservation:
+    """Read one network at the sites of a stack; `blocks` has the roles of its matrices, empty if unknown.
+
+    The model is exactly as before afterwards, also when something inside raises.
+    """
+    with preserved(model, gradients=True):
+        return _Pass(model, batch, stack, blocks, request).run()
+
+
+class _Pass:
+    def __init__(
+        self, model: nn.Module, batch: object, stack: Stack, blocks: Sequence[BlockSite], request: Request
+    ) -> None:
+        self.model, self.batch, self.stack, self.blocks, self.request = model, batch, stack, blocks, request
+        self.sites = traced_sites(stack)
+        self._prepare()
+
+    def _prepare(self, out_of_place: bool = False) -> None:
+        """Empty hands for a pass."""
+        self.catch = Catch(self.sites, self.stack, sequences_of(self.batch), out_of_place=out_of_place)
+        self.catch.on_first = self._begin
+        self.counted = Counted()
+        self.watch: AttentionWatch | None = None
+        if self.request.attention and self.stack.attentions:
+            kind = GainWatch if self.request.gain else AttentionWatch
+            self.watch = kind(attentions(self.stack), torch.Generator().manual_seed(self.request.seeds[0]))
+
+    def _begin(self, first: Tensor) -> None:
+        """Which tokens count is known when the first stream arrives."""
+        self.counted = counted(self.model, self.batch, first, self.stack.name)
+        if self.watch is not None:
+            self.watch.sample(first.shape[0], first.shape[1], self.counted.mask)
+
+    def run(self) -> NetworkObservation:
+        """Plain pass, observed pass, geometry, attention, readouts: each needs the ones before it."""
+        unchanged = Unchanged(self.model, self.batch) if self.request.check else None
+        output = self._observed_pass()
+        self.streams = self.catch.finished()  # in the graph
+        self.shaped = [self.catch.shaped(stream) for stream in self.streams]  # (sequences, tokens, width)
+        self.loss, mask = own_loss(output), self.counted.mask
+        observation = read_geometry(self.sites, self.shaped, self.counted)
+        causal = any("causal" in (branch.sees or "") for branch in self.stack.branches)
+        observation.first_loss = first_loss(self.model, self.batch, output, self.loss, mask, causal)
+        if unchanged is not None and not unchanged.confirmed(output):
+            if self.catch.out_of_place:
+                raise BadInput(OVERWRITES)
+            observation.note("attention not measured: the output changed while observed (not deterministic?)")
+        elif self.watch is not None:
+            read_attention(observation, self.watch, self.sites)
+        if not all(stream.requires_grad for stream in self.streams):
+            observation.note(
+                "gradients not measured: the model cuts them off (detach, no_grad, a kernel without them)"
+            )
+        elif observation.finite:
+            observation.readout = readout_of(output, self.streams[-1], self.catch.shaped)
+            for seed in self.request.seeds:
+                self._directions(observation, seed)
+        return observation
+
+    def _observed_pass(self) -> object:
+        """The model's output; without gradients if a kernel has none on this device."""
+        try:
+            output = self._hooked_pass()
+            if self.catch.overwritten:  # by `x += y`: once more as x = x + y, which gives the same output
+                self._prepare(out_of_place=True)
+                output = self._hooked_pass()
+            return output
+        except NotImplementedError:
+            if not torch.is_grad_enabled():
+                raise
+        self._prepare()
+        with torch.no_grad():
+            return self._observed_pass()
+
+    def _hooked_pass(self) -> object:
+        """Hooks live no longer than this."""
+        with ExitStack() as hooks:
+            if self.watch is not None:
+                self.watch.attach(self.model, hooks)
+                self.catch.calls = self.watch.operations()
+                hooks.enter_context(self.watch)
+            return self.catch.run(self.model, self.batch)
+
+    def _directions(self, observation: NetworkObservation, seed: int) -> None:
+        """Every readout and the nearby input of one seed, added to the observation."""
+        generator = generator_for(seed, "readout")
+        logs: dict[str, list[float]] = {}
+        statistics: dict[str, Array] = {}
+        readouts = self.request.readouts
+        if readouts is None:
+            readouts = (GRADIENTS.get(observation.readout, "token"),)
+        weighed = self.request.weight_readout(readouts) if self.blocks else None
+        target: Tensor
+        for readout in readouts:
+            if readout != "own":
+                start = output_gradient(self.shaped[-1], readout, generator, self.counted.mask)
+                target, start = self.streams[-1], self.catch.unshaped(start, self.streams[-1])
+            elif self.loss is not None:
+                target, start = self.loss, None
+            else:
+                observation.note(NO_LOSS)
+                continue
+            logs[readout] = self._backward(target, start, statistics if readout == weighed else None)
+        if self.request.pair:
+            statistics["pair_growth"] = self._pair(seed)
+        observation.log_gradient.append(logs)
+        observation.statistics.append(statistics)
+
+    def _backward(
+        self, target: Tensor, start: Tensor | None, weights: dict[str, Array] | None
+    ) -> list[float]:
+        """log |g|^2 at every site over that at the last; gradients of the matrices go into `weights`, if given."""
+        listed = [] if weights is None else matrices(self.blocks)
+        names = parameters_of(listed)
+        parameters = [self.model.get_parameter(name) for name in names]
+        at_sites, at_weights = site_gradients(target, self.streams, start, parameters)
+        shaped = [None if g is None else self.catch.shaped(g) for g in at_sites]
+        logs = log_norms(shaped, [site.name for site in self.sites], self.counted.mask)
+        if weights is not None:
+            squares = no_squares(listed)
+            for name, gradient in zip(names, at_weights, strict=True):
+                if gradient is not None:
+                    add_squares(squares, listed, name, gradient)
+            sequences = self.shaped[-1].shape[0]
+            weights |= weight_arrays(self.sites, weight_logs(squares), logs[-1] + math.log(sequences))
+            if isinstance(self.watch, GainWatch):
+                weights |= self.watch.gains(target, start, self.sites)
+        return [value - logs[-1] for value in logs]
+
+    def _pair(self, seed: int) -> Array:
+        catch = Catch(self.sites, self.stack, self.catch.sequences, out_of_place=self.catch.out_of_place)
+        with torch.no_grad():
+            catch.run(self.model, self.batch, replace_first=nearby_input(self.streams[0].detach(), seed))
+        near = [self.catch.shaped(stream) for stream in catch.finished()]
+        return pair_growth(self.shaped, near, self.counted.mask)

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TypeGuard
 
 import torch
 from torch import Tensor, nn
 
-from edgewise.models.inputs import is_ids
+from edgewise.models.inputs import is_ids, tensors
 from edgewise.nouns.trace import FirstLoss
 from edgewise.probe.batches import arguments
-from edgewise.probe.isolation import tensors
 
 ALONE = 0.99  # share of the squared gradient at one token from which the others do not count
 
 
-def readout_of(output: Any, stream: Tensor, shaped: Callable[[Tensor], Tensor]) -> str:
+def readout_of(output: object, stream: Tensor, shaped: Callable[[Tensor], Tensor]) -> str:
     """ "token", "class" or "pooled"; empty where the output is the stream itself, so that no readout is there yet.
 
     stream: the last one, in the graph; shaped: brings it to (sequences, tokens, width)
@@ -39,7 +38,7 @@ def readout_of(output: Any, stream: Tensor, shaped: Callable[[Tensor], Tensor]) 
 
 
 def first_loss(
-    model: nn.Module, batch: Any, output: Any, own: Tensor | None, mask: Tensor | None, causal: bool
+    model: nn.Module, batch: object, output: object, own: Tensor | None, mask: Tensor | None, causal: bool
 ) -> FirstLoss | None:
     """The cross-entropy of the logits before training, beside that of chance; None where there are no logits.
 
@@ -59,7 +58,7 @@ def first_loss(
     return FirstLoss(min(finite), math.log(logits.shape[-1])) if finite else None
 
 
-def _logits(model: nn.Module, named: dict[str, Any], output: Any) -> Tensor | None:
+def _logits(model: nn.Module, named: dict[str, object], output: object) -> Tensor | None:
     """(..., classes): what a model calls its logits, or an output over as many words as the table of its ids has."""
     config = getattr(model, "config", None)
     if getattr(config, "problem_type", None) in ("regression", "multi_label_classification"):
@@ -94,7 +93,7 @@ def _of_random_labels(logits: Tensor, mask: Tensor | None) -> float:
     return total / count if count else math.nan
 
 
-def _of_ids(logits: Tensor, named: dict[str, Any], mask: Tensor | None, causal: bool) -> list[float]:
+def _of_ids(logits: Tensor, named: dict[str, object], mask: Tensor | None, causal: bool) -> list[float]:
     """With the ids of the input as labels, where there is one for each row of logits."""
     ids = next((v for v in named.values() if _whole(v) and v.shape == logits.shape[:-1]), None)
     if ids is None or logits.ndim != 3 or int(ids.max()) >= logits.shape[-1]:
@@ -109,11 +108,11 @@ def _of_ids(logits: Tensor, named: dict[str, Any], mask: Tensor | None, causal: 
     return [float(torch.cat(losses).double().mean())]
 
 
-def _whole(value: Any) -> bool:
+def _whole(value: object) -> TypeGuard[Tensor]:
     return isinstance(value, Tensor) and not value.is_floating_point() and value.dtype != torch.bool
 
 
-def _values(output: Any) -> Tensor | None:
+def _values(output: object) -> Tensor | None:
     """The logits by name, else the first output with a gradient that is not a scalar."""
     named = getattr(output, "logits", None)
     if isinstance(named, Tensor):

@@ -8,52 +8,58 @@ differentiated.
 from __future__ import annotations
 
 import copy
+import ctypes
 import math
-from collections.abc import Callable, Sequence
+import sys
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from edgewise.arrays import Array
 from edgewise.errors import BadInput
 from edgewise.models.describe import describe
-from edgewise.models.inputs import default_batch
+from edgewise.models.inputs import call, default_batch
+from edgewise.models.model_map import sites
 from edgewise.models.names.record import ModelSites
+from edgewise.models.state import random_streams
 from edgewise.nouns.architecture import Architecture
 from edgewise.nouns.trace import Trace
-from edgewise.probe.attention import Attention, AttentionWatch
+from edgewise.probe.attention_rows import AttentionLocation, AttentionWatch
 from edgewise.probe.batches import Counted, counted
-from edgewise.probe.block_call import BlockCall, stream_of
-from edgewise.probe.geometry import generator_for, nearby_input, pair_growth
-from edgewise.probe.gradients import (
-    Matrix,
+from edgewise.probe.geometry import (
+    NamedMatrix,
+    StreamSite,
     WeightLogs,
     WeightSquares,
     add_squares,
+    generator_for,
     log_norms,
     matrices,
+    nearby_input,
     no_squares,
     output_gradient,
     own_loss,
+    pair_growth,
     parameters_of,
     weight_logs,
 )
-from edgewise.probe.isolation import call, random_streams
-from edgewise.probe.materialise import Phantom
 from edgewise.probe.observation import (
     NO_LOSS,
-    Observation,
+    NetworkObservation,
     Request,
     read_attention,
     read_geometry,
     trace_of,
     weight_arrays,
 )
-from edgewise.probe.places import Catch, places
 from edgewise.probe.readout import first_loss
-from edgewise.probe.subjects import Subject
+from edgewise.probe.streams import BlockCall, stream_of
+from edgewise.probe.subjects import Measurable, model_class
 
 
 class StreamedForward:
@@ -66,34 +72,27 @@ class StreamedForward:
             raise BadInput(
                 f"{type(self.model).__name__} has several stacks of blocks; streaming follows one."
             )
-        self.places = places(self.sites)
+        self.places = _hooked_sites(self.sites)
         self.blocks = [block.name for block in self.sites.blocks]
         self.outside = phantom.outside(set(self.blocks))
-        self.catch = Catch(self.places)
         self.calls: list[BlockCall] = []
+        self.passing: dict[int, Tensor] = {}  # by site, since the last time it was emptied
+        self.versions: dict[int, int] = {}
         self.caught: list[Tensor] = []  # the streams, after `run`
         self.near: Tensor | None = None  # the nearby input, as far as it has come
         self.near_by_site: dict[int, Tensor] = {}
         self.last: Tensor | None = None
         self.rerunning = False
-        self.batch: Any = None
+        self.batch: object = None
         self.counted = Counted()
-        self.catch.on_first = self._begin
         self.watch: AttentionWatch | None = None
         if request.attention:
-            self.watch = AttentionWatch(
-                _attentions(self.sites), torch.Generator().manual_seed(request.seeds[0])
-            )
+            attentions = [
+                AttentionLocation(b.index, b.attention.name, b.attention.heads) for b in self.sites.blocks
+            ]
+            self.watch = AttentionWatch(attentions, torch.Generator().manual_seed(request.seeds[0]))
 
-    def _begin(self, first: Tensor) -> None:
-        """Which tokens count is known when the first stream arrives, and does not change when a block runs again."""
-        if self.rerunning:
-            return
-        self.counted = counted(self.model, self.batch, first, self.sites.stacks[0].name)
-        if self.watch is not None:
-            self.watch.sample(first.shape[0], first.shape[1], self.counted.mask)
-
-    def run(self, batch: Any, stack: ExitStack) -> Any:
+    def run(self, batch: object, stack: ExitStack) -> object:
         """The model's output; hooks live as long as the stack."""
         self.batch = batch
         self._attach(stack)
@@ -101,15 +100,23 @@ class StreamedForward:
             if self.watch is not None:
                 watching.enter_context(self.watch)
             output = call(self.model, batch)
-        self.caught = self.catch.finished()
+        missing = [site.name for n, site in enumerate(self.places) if n not in self.passing]
+        if missing:
+            raise BadInput(
+                f"the forward pass did not reach {', '.join(missing[:4])}: every site must be read."
+            )
+        changed = [s.name for n, s in enumerate(self.places) if self.passing[n]._version != self.versions[n]]
+        if changed:
+            raise BadInput(
+                f"the model overwrites its stream in place at {', '.join(changed[:4])}; it cannot be read."
+            )
+        self.caught = [self.passing[n] for n in range(len(self.places))]
         return output
 
-    def streams(self) -> list[Tensor]:
-        """Each (sequences, tokens, width)."""
-        return [self.shaped(stream) for stream in self.caught]
-
-    def near_streams(self) -> list[Tensor]:
-        return [self.shaped(self.near_by_site[n]) for n in range(len(self.places))]
+    def shaped_streams(self, streams: Mapping[int, Tensor] | None = None) -> list[Tensor]:
+        """Return the streams, or others by site, each (sequences, tokens, width)."""
+        streams = dict(enumerate(self.caught)) if streams is None else streams
+        return [self.shaped(streams[n]) for n in range(len(self.places))]
 
     def shaped(self, stream: Tensor) -> Tensor:
         return stream.reshape(*self.caught[0].shape[:2], -1)  # OPT flattens its middle
@@ -141,21 +148,55 @@ class StreamedForward:
             stack.callback(
                 block.register_forward_pre_hook(self._enter(name), prepend=True, with_kwargs=True).remove
             )
-        self.catch.attach(self.model, stack)
+        for n, site in enumerate(self.places):
+            module = self.model.get_submodule(site.module)
+            if site.end == "output":
+                stack.callback(module.register_forward_hook(self._output(n)).remove)
+            else:
+                stack.callback(module.register_forward_pre_hook(self._input(n), with_kwargs=True).remove)
         if self.watch is not None:
             self.watch.attach(self.model, stack)
         for index, name in enumerate(self.blocks):
             block = self.model.get_submodule(name)
             stack.callback(block.register_forward_hook(self._leave(index, name)).remove)
 
+    def _output(self, n: int) -> Callable[..., None]:
+        def hook(module: nn.Module, inputs: object, output: object) -> None:  # noqa: ARG001
+            self._keep(n, stream_of(output))
+
+        return hook
+
+    def _input(self, n: int) -> Callable[..., None]:
+        def hook(module: nn.Module, inputs: tuple[object, ...], named: dict[str, object]) -> None:  # noqa: ARG001
+            self._keep(n, BlockCall(self.places[n].module, inputs, named).stream)
+
+        return hook
+
+    def _keep(self, n: int, stream: Tensor) -> None:
+        if n in self.passing:
+            raise BadInput(
+                f"{self.places[n].module} ran twice in one forward pass, expected once. The layers of a shared "
+                "block cannot be told apart: measure a model whose layers have modules of their own."
+            )
+        self.passing[n], self.versions[n] = stream, stream._version
+        if n == 0 and not self.rerunning:  # only now it is known which tokens count
+            first = stream[None] if stream.ndim == 2 else stream
+            if first.ndim != 3:
+                raise BadInput(
+                    f"a stream has shape {tuple(stream.shape)}; expected (sequences, tokens, width)."
+                )
+            self.counted = counted(self.model, self.batch, first, self.sites.stacks[0].name)
+            if self.watch is not None:
+                self.watch.sample(first.shape[0], first.shape[1], self.counted.mask)
+
     def _wake(self, name: str) -> Callable[..., None]:
-        def hook(*_: Any) -> None:
+        def hook(*_: object) -> None:
             self.phantom.wake(name, recurse=False)
 
         return hook
 
     def _outside_done(self, name: str) -> Callable[..., None]:
-        def hook(*_: Any) -> None:
+        def hook(*_: object) -> None:
             if self.last is None and not self.phantom.tied(
                 name
             ):  # what follows the last block has a graph and stays
@@ -164,33 +205,31 @@ class StreamedForward:
         return hook
 
     def _enter(self, name: str) -> Callable[..., None]:
-        def hook(module: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any]) -> None:  # noqa: ARG001
+        def hook(module: nn.Module, inputs: tuple[object, ...], named: dict[str, object]) -> None:  # noqa: ARG001
             if not self.rerunning:
                 self.phantom.wake(name, recurse=True)
                 self.calls.append(BlockCall(name, inputs, named))
 
         return hook
 
-    def _leave(self, index: int, name: str) -> Callable[..., Any]:
-        def hook(module: nn.Module, inputs: Any, output: Any) -> Any:  # noqa: ARG001
+    def _leave(self, index: int, name: str) -> Callable[..., object]:
+        def hook(module: nn.Module, inputs: object, output: object) -> object:  # noqa: ARG001
             if self.rerunning:
                 return None
             if self.request.pair:
-                self._nearby(self.calls[index])
+                # The nearby input goes through the block while it is awake; its streams are stored apart.
+                call_ = self.calls[index]
+                near = nearby_input(call_.stream, self.request.seeds[0]) if self.near is None else self.near
+                own, self.passing = self.passing, {}
+                self.near = self.again(call_, near)
+                self.near_by_site |= self.passing
+                self.passing = own
             self.phantom.sleep(name, recurse=True)
             return self._open_graph(output) if index + 1 == len(self.blocks) else None
 
         return hook
 
-    def _nearby(self, call_: BlockCall) -> None:
-        """The nearby input goes through the block while it is awake; its streams are stored apart."""
-        near = nearby_input(call_.stream, self.request.seeds[0]) if self.near is None else self.near
-        own, self.catch.streams = self.catch.streams, {}
-        self.near = self.again(call_, near)
-        self.near_by_site |= self.catch.streams
-        self.catch.streams = own
-
-    def _open_graph(self, output: Any) -> Any:
+    def _open_graph(self, output: object) -> object:
         """From the last block on, a graph: the model's own loss is differentiated down to here."""
         self.last = stream_of(output).detach().requires_grad_()
         torch.set_grad_enabled(True)
@@ -209,8 +248,8 @@ class StreamedBackward:
         self.weighed: str | None = None
 
     def run(
-        self, loss: Tensor | None, observation: Observation
-    ) -> tuple[dict[str, list[float]], dict[str, Any]]:
+        self, loss: Tensor | None, observation: NetworkObservation
+    ) -> tuple[dict[str, list[float]], dict[str, Array]]:
         """(log |g|^2 over that at the last site by readout, gradients of the matrices)."""
         gradients = self._starts(loss, observation)
         last = len(self.places) - 1
@@ -232,7 +271,7 @@ class StreamedBackward:
             self.places, self.weights, self.logs[self.weighed][last] + math.log(sequences)
         )
 
-    def _starts(self, loss: Tensor | None, observation: Observation) -> dict[str, Tensor]:
+    def _starts(self, loss: Tensor | None, observation: NetworkObservation) -> dict[str, Tensor]:
         """dLoss/dx at the last site for every readout."""
         stream, starts = self.forward.last, {}
         assert stream is not None
@@ -248,13 +287,13 @@ class StreamedBackward:
 
     def _pull(self, i: int, gradients: dict[str, Tensor]) -> dict[str, Tensor]:
         """The gradients at the block's input, from those at its output; middles and matrices on the way."""
-        catch, call = self.forward.catch, self.forward.calls[i]
-        catch.streams = {}
-        entry = call.stream.detach().requires_grad_()
-        output = self.forward.again(call, entry)
+        block_call = self.forward.calls[i]
+        self.forward.passing = {}
+        entry = block_call.stream.detach().requires_grad_()
+        output = self.forward.again(block_call, entry)
         inside = [n for n, place in enumerate(self.places) if place.block == i and place.end == "input"]
         before = min(n for n, place in enumerate(self.places) if place.block == i) - 1
-        streams = {before: entry} | {n: catch.streams[n] for n in inside}
+        streams = {before: entry} | {n: self.forward.passing[n] for n in inside}
         pulled = {}
         for left, readout in zip(reversed(range(len(gradients))), list(gradients), strict=True):
             self._backward(i, readout, output, gradients[readout], streams, retain=left > 0)
@@ -262,7 +301,7 @@ class StreamedBackward:
             pulled[readout] = self._near_one(readout, entry.grad)
             for stream in streams.values():
                 stream.grad = None
-        catch.streams = {}  # their graph holds the block's weights, which are about to be dropped
+        self.forward.passing = {}  # their graph holds the block's weights, which are about to be dropped
         return pulled
 
     def _backward(
@@ -282,7 +321,7 @@ class StreamedBackward:
 
     def _log(self, gradient: Tensor | None, n: int) -> float:
         shaped = None if gradient is None else self.forward.shaped(gradient)
-        return log_norms([shaped], [self.places[n].site], self.mask)[0]
+        return log_norms([shaped], [self.places[n].name], self.mask)[0]
 
     def _near_one(self, readout: str, gradient: Tensor) -> Tensor:
         """Divided by a power of two, which rounds nothing: the result is that of a network in memory, bit for bit."""
@@ -291,7 +330,7 @@ class StreamedBackward:
         return gradient * 2.0**-exponent
 
 
-def _count_squares(listed: Sequence[Matrix], parameters: Sequence[tuple[str, Tensor]]) -> WeightSquares:
+def _count_squares(listed: Sequence[NamedMatrix], parameters: Sequence[tuple[str, Tensor]]) -> WeightSquares:
     """Squared gradients by matrix, filled while the backward pass runs: each is dropped as soon as it is counted."""
     squares = no_squares(listed)
 
@@ -308,7 +347,7 @@ def _count_squares(listed: Sequence[Matrix], parameters: Sequence[tuple[str, Ten
     return squares
 
 
-def measure_stream(target: Subject, batch: Any, request: Request, tokens: int | None) -> Trace:
+def measure_stream(target: Measurable, batch: object, request: Request, tokens: int | None) -> Trace:
     """Every seed is a new initialization; memory: one block (and one matrix's gradient), the embedding or the head."""
     if (config := target.config) is None:
         raise BadInput(
@@ -331,7 +370,7 @@ def measure_stream(target: Subject, batch: Any, request: Request, tokens: int | 
     return trace_of(observations, description, "; ".join(parts))
 
 
-def _read(phantom: Phantom, batch: Any, request: Request, tokens: int | None) -> Observation:
+def _read(phantom: Phantom, batch: object, request: Request, tokens: int | None) -> NetworkObservation:
     """Forward, geometry, backward: the same draws as of a network in memory with these weights."""
     if batch is None:  # on the processor: the model's own device holds nothing
         generator = torch.Generator().manual_seed(request.seeds[0])
@@ -339,7 +378,7 @@ def _read(phantom: Phantom, batch: Any, request: Request, tokens: int | None) ->
     with ExitStack() as stack, torch.inference_mode(False), torch.no_grad():
         forward = StreamedForward(phantom, request)
         output = forward.run(batch, stack)
-        streams = forward.streams()
+        streams = forward.shaped_streams()
         mask = forward.counted.mask
         observation = read_geometry(forward.places, streams, forward.counted)
         if forward.watch is not None:
@@ -350,11 +389,140 @@ def _read(phantom: Phantom, batch: Any, request: Request, tokens: int | None) ->
             return observation
         logs, statistics = StreamedBackward(forward, request, mask).run(own_loss(output), observation)
         if request.pair:
-            statistics["pair_growth"] = pair_growth(streams, forward.near_streams(), mask)
+            statistics["pair_growth"] = pair_growth(
+                streams, forward.shaped_streams(forward.near_by_site), mask
+            )
         observation.log_gradient.append(logs)
         observation.statistics.append(statistics)
     return observation
 
 
-def _attentions(sites: ModelSites) -> list[Attention]:
-    return [Attention(block.index, block.attention.name, block.attention.heads) for block in sites.blocks]
+@dataclass(frozen=True)
+class HookedSite(StreamSite):
+    """A site at the input or the output of a module."""
+
+    module: str
+    end: str
+
+
+def _hooked_sites(sites: ModelSites) -> tuple[HookedSite, ...]:
+    """`embed`, then for each block of the primary stack the stream between its branches and at its end.
+
+    A block whose middle cannot be read (not parallel, and no module there) is read at its end only, as `.output`.
+    """
+    stack = sites.stacks[0]
+    listed = [HookedSite("embed", None, stack.blocks[0].name, "input")]
+    for block in stack.blocks:
+        i, end = block.index, "mlp"
+        if block.middle is None:
+            end = "attention+mlp" if stack.parallel else "output"
+        else:
+            listed.append(HookedSite(f"block.{i}.attention", i, block.middle, "input"))
+        listed.append(HookedSite(f"block.{i}.{end}", i, block.name, "output"))
+    return tuple(listed)
+
+
+class Phantom:
+    """The model of a config without its weights; `wake` draws a part's weights from (seed, name), `sleep` drops them.
+
+    The same seed and name give the same weights, so that a block may be dropped and drawn again for the backward pass.
+    """
+
+    def __init__(self, config: Any, seed: int) -> None:
+        self.seed = seed
+        config.use_cache = False  # a block that runs again must not find its own keys in a cache
+        with torch.device("meta"):
+            self.model: nn.Module = model_class(config)(config).eval()
+        self.owners = self._shared()
+
+    def _shared(self) -> dict[int, list[tuple[str, str]]]:
+        """Parameters that several modules hold (tied embeddings), as (module, attribute), the first one owns it."""
+        held: dict[int, list[tuple[str, str]]] = {}
+        for name, module in self.model.named_modules():
+            for attribute, parameter in module._parameters.items():
+                if parameter is not None:
+                    held.setdefault(id(parameter), []).append((name, attribute))
+        self._alive = list(self.model.parameters())  # ids stay unique while these live
+        return {key: places for key, places in held.items() if len(places) > 1}
+
+    def tied(self, name: str) -> bool:
+        """True when this part shares a matrix with another: it must stay awake."""
+        return any(name == module for places in self.owners.values() for module, _ in places)
+
+    def outside(self, blocks: set[str]) -> list[str]:
+        """Modules outside the blocks that hold parameters or buffers themselves."""
+        inside = tuple(f"{block}." for block in blocks)
+        return [
+            name
+            for name, module in self.model.named_modules()
+            if name
+            and name not in blocks
+            and not name.startswith(inside)
+            and (any(p is not None for p in module._parameters.values()) or module._buffers)
+        ]
+
+    def sites(self) -> ModelSites:
+        """The places of the model; norms wake for it, because their kind is told by running them."""
+        small = [
+            name
+            for name, module in self.model.named_modules()
+            if module._parameters and all(p is None or p.ndim == 1 for p in module._parameters.values())
+        ]
+        for name in small:
+            self.wake(name, recurse=False)
+        result = sites(self.model)
+        for name in small:
+            self.sleep(name, recurse=False)
+        return result
+
+    def wake(self, name: str, recurse: bool) -> None:
+        """Draw the part's weights; what its class leaves unset is refused by name."""
+        part = self.model.get_submodule(name)
+        if all(not tensor.is_meta for _, tensor in _tensors(part, recurse)):
+            return
+        torch.manual_seed(zlib.crc32(f"{self.seed}/{name}".encode()))
+        part.to_empty(device="cpu", recurse=recurse)
+        for _, tensor in _tensors(part, recurse):
+            tensor.data.fill_(torch.nan if tensor.is_floating_point() else -1)
+        order = list(part.modules())[::-1] if recurse else [part]
+        with torch.no_grad():
+            for module in order:
+                self.model._init_weights(module)  # type: ignore[operator]
+        self._refuse_unset(name, part, recurse)
+        self._tie(name, part)
+
+    def _refuse_unset(self, name: str, part: nn.Module, recurse: bool) -> None:
+        for key, tensor in _tensors(part, recurse):
+            unset = torch.isnan(tensor.sum()) if tensor.is_floating_point() else (tensor == -1).all()
+            if tensor.numel() and bool(unset):
+                raise BadInput(
+                    f"{type(self.model).__name__} does not initialise {name}.{key} itself, so it cannot be streamed. "
+                    "Measure it whole (stream=False), or pass a factory."
+                )
+
+    def _tie(self, name: str, part: nn.Module) -> None:
+        for places in self.owners.values():
+            owner, attribute = places[0]
+            for module, held in places[1:]:
+                if module == name:
+                    self.wake(owner, recurse=False)
+                    part._parameters[held] = self.model.get_submodule(owner)._parameters[attribute]
+
+    def sleep(self, name: str, recurse: bool) -> None:
+        """Give the part's memory back."""
+        self.model.get_submodule(name).to_empty(device="meta", recurse=recurse)
+        if recurse:
+            return_free_pages()
+
+
+def return_free_pages() -> None:
+    """Ask glibc to hand freed pages to the system: matrices of a few MB otherwise pile up in its heap."""
+    if sys.platform == "linux":
+        trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # other C libraries have none
+        if trim is not None:
+            trim(0)
+
+
+def _tensors(part: nn.Module, recurse: bool) -> Iterator[tuple[str, torch.Tensor]]:
+    yield from part.named_parameters(recurse=recurse)
+    yield from part.named_buffers(recurse=recurse)

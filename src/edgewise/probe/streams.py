@@ -10,7 +10,6 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -24,8 +23,8 @@ from edgewise.models.behavior.trace import INPUT, Tracer
 from edgewise.models.behavior.weight_calls import Edits
 from edgewise.models.inputs import as_call, change, tensors
 from edgewise.models.state import collector_paused
-from edgewise.probe.attention import Attention
-from edgewise.probe.places import Place
+from edgewise.probe.attention_rows import AttentionLocation
+from edgewise.probe.geometry import StreamSite
 
 OVERWRITES = (
     "the model overwrites its stream in place (x.add_(y), or x += y where x is used again later), so it cannot be "
@@ -34,32 +33,35 @@ OVERWRITES = (
 KINDS = {"attention": "attention", "cross-attention": "cross", "mlp": "mlp", "mixer": "mixer", None: "branch"}
 
 
-def places(stack: Stack) -> tuple[Place, ...]:
+@dataclass(frozen=True)
+class TracedSite(StreamSite):
+    """A site at the result of an operation."""
+
+    operation: Operation
+
+
+def traced_sites(stack: Stack) -> tuple[TracedSite, ...]:
     """`embed`, then for each block the stream after every step: `block.3.attention`, `block.3.mlp`."""
-    listed = [Place("embed", operation=stack.start)]
+    listed = [TracedSite("embed", None, stack.start)]
     for index, block in enumerate(stack.blocks):
-        listed += _of_block(index, block)
+        names: list[str] = []
+        for step in dict.fromkeys(branch.step for branch in block.branches):
+            branches = [branch for branch in block.branches if branch.step == step]
+            name = "+".join(sorted({KINDS[branch.kind] for branch in branches}))
+            number = str(names.count(name) + 1) if name in names else ""
+            names.append(name)
+            operation = branches[-1].outlet or branches[-1].total
+            listed.append(TracedSite(f"block.{index}.{name}{number}", index, operation))
     return tuple(listed)
 
 
-def _of_block(index: int, block: Block) -> list[Place]:
-    listed: list[Place] = []
-    for step in dict.fromkeys(branch.step for branch in block.branches):
-        branches = [branch for branch in block.branches if branch.step == step]
-        name = "+".join(sorted({KINDS[branch.kind] for branch in branches}))
-        same = sum(place.site.split(".")[-1].rstrip("0123456789") == name for place in listed)
-        site = f"block.{index}.{name}{same + 1 if same else ''}"
-        listed.append(Place(site, block=index, operation=branches[-1].outlet or branches[-1].total))
-    return listed
-
-
-def attentions(stack: Stack) -> list[Attention]:
-    """Where the attention of each block runs; blocks without one are left out."""
+def attentions(stack: Stack) -> list[AttentionLocation]:
+    """List where the attention of each block runs; blocks without one are left out."""
     listed = []
     for index, block in enumerate(stack.blocks):
         branch = next((branch for branch in block.branches if branch.kind == "attention"), None)
         if branch is not None:
-            listed.append(Attention(index, _room(branch, block), branch.heads, branch.softmaxes))
+            listed.append(AttentionLocation(index, _room(branch, block), branch.heads, branch.softmaxes))
     return listed
 
 
@@ -78,7 +80,7 @@ def _room(branch: Branch, block: Block) -> str:
 class Catch:
     """The streams of one forward pass by site, with their versions when caught."""
 
-    listed: Sequence[Place]
+    listed: Sequence[TracedSite]
     stack: Stack
     sequences: int  # of the batch
     streams: dict[int, Tensor] = field(default_factory=dict)
@@ -87,7 +89,7 @@ class Catch:
     on_first: Callable[[Tensor], None] | None = None  # given the first stream (sequences, tokens, width)
     calls: Mapping[Operation, Callable[..., None]] = field(default_factory=dict)  # looked at before they run
 
-    def run(self, model: nn.Module, batch: Any, replace_first: Tensor | None = None) -> Any:
+    def run(self, model: nn.Module, batch: object, replace_first: Tensor | None = None) -> object:
         """The model's output; with `replace_first` that tensor takes the place of the first stream."""
         edits = Edits(
             results=self._results(replace_first),
@@ -112,7 +114,6 @@ class Catch:
     def _results(self, replace_first: Tensor | None) -> dict[Operation, Callable[[Tensor], Tensor]]:
         by_operation: dict[Operation, list[int]] = {}
         for index, place in enumerate(self.listed):
-            assert place.operation is not None
             by_operation.setdefault(place.operation, []).append(index)
 
         def edit(indices: list[int]) -> Callable[[Tensor], Tensor]:
@@ -127,7 +128,7 @@ class Catch:
 
         return {op: edit(indices) for op, indices in by_operation.items() if op.function != INPUT}
 
-    def _inputs(self, model: nn.Module, batch: Any, replace_first: Tensor | None) -> dict[int, Tensor]:
+    def _inputs(self, model: nn.Module, batch: object, replace_first: Tensor | None) -> dict[int, Tensor]:
         """A model without an embedding is given its first stream as data: the same numbers, with a gradient."""
         start = self.stack.start
         if start.function != INPUT:
@@ -151,7 +152,7 @@ class Catch:
 
     def finished(self) -> list[Tensor]:
         """All streams in order; refused by name where one was not met or was overwritten in place."""
-        missing = [place.site for index, place in enumerate(self.listed) if index not in self.streams]
+        missing = [place.name for index, place in enumerate(self.listed) if index not in self.streams]
         if missing:
             raise BadInput(
                 f"the forward pass did not come through {', '.join(missing[:4])}, which it did on the shorter input "
@@ -163,7 +164,7 @@ class Catch:
 
     @property
     def overwritten(self) -> bool:
-        """Whether numbers of a site are gone."""
+        """True if numbers of a site are gone."""
         return any(stream._version != self.versions[index] for index, stream in self.streams.items())
 
     def shaped(self, stream: Tensor) -> Tensor:
@@ -206,3 +207,47 @@ class Catch:
         order = self._order(whole)
         moved = value.reshape([whole.shape[axis] for axis in order])
         return moved.permute([order.index(axis) for axis in range(len(order))]).reshape(like.shape)
+
+
+NAMES = ("hidden_states", "x", "src")  # common names of the stream where it is passed by keyword
+
+
+@dataclass(frozen=True)
+class BlockCall:
+    """Positional and named arguments; the stream is the first tensor, by position and then by name."""
+
+    module: str
+    inputs: tuple[object, ...]
+    named: dict[str, object]
+
+    def _place(self) -> int | str:
+        for position, value in enumerate(self.inputs):
+            if isinstance(value, Tensor):
+                return position
+        for key in (*NAMES, *self.named):
+            if isinstance(self.named.get(key), Tensor):
+                return key
+        raise BadInput(f"{self.module} was called without a tensor, so its stream cannot be read.")
+
+    @property
+    def stream(self) -> Tensor:
+        place = self._place()
+        tensor: Tensor = self.inputs[place] if isinstance(place, int) else self.named[place]
+        return tensor
+
+    def on(self, stream: Tensor) -> BlockCall:
+        """The same call with another stream."""
+        place = self._place()
+        if isinstance(place, int):
+            inputs = (*self.inputs[:place], stream, *self.inputs[place + 1 :])
+            return BlockCall(self.module, inputs, self.named)
+        return BlockCall(self.module, self.inputs, self.named | {place: stream})
+
+    def run(self, block: nn.Module) -> Tensor:
+        return stream_of(block(*self.inputs, **self.named))
+
+
+def stream_of(output: object) -> Tensor:
+    """A block returns its stream, or a tuple that begins with it."""
+    tensor: Tensor = output if isinstance(output, Tensor) else output[0]
+    return tensor

@@ -13,7 +13,7 @@ from torch import nn
 from edgewise.errors import BadInput
 from edgewise.models.config.reader import DEPTH_KEYS
 from edgewise.models.small.small_model import named_classes, refuse_kernel
-from edgewise.models.source import PICKLES, Source, pickle_refused, read_source
+from edgewise.models.source import PICKLES, pickle_refused, read_source
 from edgewise.models.unwrap import unwrap
 from edgewise.nouns.architecture import Architecture
 from edgewise.nouns.knobs import DEEPEST
@@ -33,7 +33,7 @@ AUTO = (
 
 
 @dataclass(frozen=True)
-class Subject:
+class Measurable:
     """A module with its weights, or a factory that draws new ones; a factory may come from a config."""
 
     name: str
@@ -42,39 +42,37 @@ class Subject:
     config: Any = None  # an object of transformers: its blocks can be streamed one at a time
 
 
-def subject(source: Any) -> Subject:
+def subject(source: object) -> Measurable:
     """The subject of a source, as `edgewise.models.source` lists them."""
-    if isinstance(source, Subject):
+    if isinstance(source, Measurable):
         return source
     content = read_source(source)
     if content.config is not None:
-        return _of_config(content)
+        config = as_config(content.config)
+        _refuse_depth(content.config)
+        if content.folder is not None and any(
+            path.is_file() for path in content.folder.glob("*.safetensors")
+        ):
+            model = unwrap(_load(content.folder, config))
+            return Measurable(type(model).__name__, module=model)
+        for path in sorted(content.folder.iterdir()) if content.folder is not None else ():
+            if path.suffix.lower() in PICKLES:
+                raise pickle_refused(path)
+            if path.suffix.lower() in OTHER_WEIGHTS:
+                raise BadInput(
+                    f"{path.name} holds weights in a form that is not read here. Convert them to safetensors, or give "
+                    "the file config.json itself: then new ones are drawn."
+                )
+        if isinstance(config, Mapping):
+            return Measurable(config["model_type"], factory=lambda: build(config))
+        return Measurable(config.model_type, factory=lambda: build(config), config=config)
     if content.description is not None:
         return _of_knobs(content.description)
     if content.factory is not None:
         factory = content.factory
-        return Subject(content.name, factory=lambda: _call(factory))
+        return Measurable(content.name, factory=lambda: _call(factory))
     assert content.model is not None
-    return Subject(type(unwrap(content.model)).__name__, module=unwrap(content.model))
-
-
-def _of_config(source: Source) -> Subject:
-    config = as_config(source.config)
-    _refuse_depth(source.config)
-    if source.folder is not None and any(path.is_file() for path in source.folder.glob("*.safetensors")):
-        model = unwrap(_load(source.folder, config))
-        return Subject(type(model).__name__, module=model)
-    for path in sorted(source.folder.iterdir()) if source.folder is not None else ():
-        if path.suffix.lower() in PICKLES:
-            raise pickle_refused(path)
-        if path.suffix.lower() in OTHER_WEIGHTS:
-            raise BadInput(
-                f"{path.name} holds weights in a form that is not read here. Convert them to safetensors, or give "
-                "the file config.json itself: then new ones are drawn."
-            )
-    if isinstance(config, Mapping):
-        return Subject(config["model_type"], factory=lambda: build(config))
-    return Subject(config.model_type, factory=lambda: build(config), config=config)
+    return Measurable(type(unwrap(content.model)).__name__, module=unwrap(content.model))
 
 
 def _refuse_depth(config: Any) -> None:
@@ -85,7 +83,7 @@ def _refuse_depth(config: Any) -> None:
             raise BadInput(f"{key} must be at most {DEEPEST:,}, got {values[key]:,}.")
 
 
-def _of_knobs(description: Architecture | Perceptron) -> Subject:
+def _of_knobs(description: Architecture | Perceptron) -> Measurable:
     """A network of edgewise's own, built from the description."""
     from edgewise.nets.build import build as build_network
 
@@ -95,10 +93,10 @@ def _of_knobs(description: Architecture | Perceptron) -> Subject:
         )
     size = max(VOCABULARY, description.tokens)
     name = description.name or "transformer"
-    return Subject(name, factory=lambda: build_network(description, inputs=size, outputs=size))
+    return Measurable(name, factory=lambda: build_network(description, inputs=size, outputs=size))
 
 
-def _call(factory: Callable[[], Any]) -> nn.Module:
+def _call(factory: Callable[[], object]) -> nn.Module:
     model = factory()
     if not isinstance(model, nn.Module):
         raise BadInput(f"the function must return a torch.nn.Module, got a {type(model).__name__}.")
@@ -138,7 +136,15 @@ def transformers() -> Any:
 def build(config: Any) -> nn.Module:
     """The module of a config with its own initialization, in float32 unless the config says otherwise."""
     if isinstance(config, Mapping):
-        return _torch_encoder(config)
+        layer = nn.TransformerEncoderLayer(
+            config["d_model"],
+            config["nhead"],
+            config.get("dim_feedforward", 2048),
+            batch_first=True,
+            activation=config.get("activation", "relu"),
+            norm_first=config.get("norm_first", False),
+        )
+        return nn.TransformerEncoder(layer, config["num_layers"], enable_nested_tensor=False)
     model: nn.Module = model_class(config)(config)
     return model
 
@@ -156,19 +162,6 @@ def model_class(config: Any) -> Any:
     raise BadInput(
         f"transformers has no model for {type(config).__name__}. Give a function that returns one."
     )
-
-
-def _torch_encoder(config: Mapping[str, Any]) -> nn.Module:
-    """torch.nn.TransformerEncoder as its documentation builds it: copies of one layer, identical at the start."""
-    layer = nn.TransformerEncoderLayer(
-        config["d_model"],
-        config["nhead"],
-        config.get("dim_feedforward", 2048),
-        batch_first=True,
-        activation=config.get("activation", "relu"),
-        norm_first=config.get("norm_first", False),
-    )
-    return nn.TransformerEncoder(layer, config["num_layers"], enable_nested_tensor=False)
 
 
 def _load(folder: Path, config: Any) -> nn.Module:

@@ -13,7 +13,7 @@ from edgewise.errors import BadInput
 from edgewise.interrupts import Interrupts, deferred
 from edgewise.landscape.evaluation import Batch, Loss, own_loss
 from edgewise.models.model_map import ModelMap
-from edgewise.probe.isolation import random_streams
+from edgewise.models.state import random_streams
 from edgewise.progress import Tell, progress_bar
 from edgewise.rehearsal.baseline import UNKNOWN
 from edgewise.rehearsal.ladder import (
@@ -52,7 +52,7 @@ from edgewise.rehearsal.short_training import (
     training_step,
 )
 from edgewise.rehearsal.training_batches import first_batches, split_batches
-from edgewise.rehearsal.validation import Validation, View
+from edgewise.rehearsal.validation import Validation
 
 # Chosen on ten networks (`DEVELOPMENT` in experiments/learning_rate/population.py), before the blind ones were trained.
 STREAM = (
@@ -225,7 +225,11 @@ class _Search:
             self.ratios, self.optimizer = rates.ratios, describe_optimizer(optimizer)
             self.width = WIDTH_SGD if is_sgd(optimizer) else WIDTH
             self.start = self.validation.measure(model)
-            self._refuse_start(self.start)
+            if not math.isfinite(self.start.loss):
+                raise BadInput(
+                    f"the loss of the untrained model is {self.start.loss} on fresh batches: no rate can be read from "
+                    "that. Look for NaN in the batches or the weights."
+                )
             self.guess = self.validation.guess(model)
             unit, sgd = self._unit(model, optimizer, rates), is_sgd(optimizer)
         if self.validation.note:
@@ -381,13 +385,6 @@ class _Search:
         if not self.extended or not self.start.loss > 0:
             return SHADE
         return max(LEAST, min(SHADE, max(level / self.start.loss, 0.0) ** NEAR_THE_END))
-
-    def _refuse_start(self, start: View) -> None:
-        if not math.isfinite(start.loss):
-            raise BadInput(
-                f"the loss of the untrained model is {start.loss} on fresh batches: no rate can be read from that. "
-                "Look for NaN in the batches or the weights."
-            )
 
 
 def _edge(bracket: tuple[float, float], limit: float | None) -> float:

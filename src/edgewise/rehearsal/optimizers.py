@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from edgewise.arrays import Array
 from edgewise.errors import BadInput
 from edgewise.landscape.evaluation import Batch, Loss
 from edgewise.landscape.hessian import Hessian
@@ -31,7 +32,7 @@ ADAMW_SHARE = 0.15  # of Muon's rate: 3e-3 beside 0.02, as people use them
 TOLERANCE = 0.01
 
 
-def factory_of(optimizer: Any) -> Factory:
+def factory_of(optimizer: OptimizerSource | None) -> Factory:
     """Return a function of the model that makes the optimizer, from a class of torch.optim or such a function."""
     if optimizer is None:
         return lambda model: torch.optim.AdamW(trainable(model), lr=1e-3, betas=(0.9, 0.95), weight_decay=0.0)
@@ -48,7 +49,7 @@ def factory_of(optimizer: Any) -> Factory:
     )
 
 
-def _checked(optimizer: Any) -> Optimizer:
+def _checked(optimizer: object) -> Optimizer:
     if not isinstance(optimizer, Optimizer):
         raise BadInput(f"the function must return a torch.optim.Optimizer, got a {type(optimizer).__name__}.")
     return optimizer
@@ -66,7 +67,7 @@ def trainable(model: nn.Module) -> list[nn.Parameter]:
     return parameters
 
 
-def without_state(optimizer: Optimizer) -> dict[int, Any]:
+def without_state(optimizer: Optimizer) -> dict[int, object]:
     """Return what a copy of an optimizer is to find in place of its state: nothing yet, so that it is not copied
     either.
     """
@@ -142,7 +143,7 @@ def describe_optimizer(optimizer: Optimizer) -> str:
     return wrapper + name
 
 
-def copied(optimizer: Optimizer, memo: dict[int, Any]) -> Optimizer:
+def copied(optimizer: Optimizer, memo: dict[int, object]) -> Optimizer:
     """Return the same settings for the parameters that `memo` names, without any state."""
     return copy.deepcopy(optimizer, memo | without_state(optimizer))
 
@@ -228,7 +229,7 @@ def largest_curvature(
     return value
 
 
-def _roots(bare: nn.Module, hessian: Hessian, optimizer: Optimizer, ratios: tuple[float, ...]) -> Any:
+def _roots(bare: nn.Module, hessian: Hessian, optimizer: Optimizer, ratios: tuple[float, ...]) -> Array:
     """The square root of every entry's share of the first group's rate; 0 for what the optimizer does not train."""
     names = {id(p): name for name, p in bare.named_parameters()}
     ratio = {

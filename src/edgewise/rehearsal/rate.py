@@ -57,7 +57,7 @@ class Rehearsal:
 
     @property
     def level(self) -> float:
-        """What rates are compared by: the fresh loss at the end, with a quarter of the last training losses.
+        """The number that rates are compared by: the fresh loss at the end, with a quarter of the last training losses.
 
         Those belong to weights a few steps back, but there are more of them, so the noise is less.
         """
@@ -106,7 +106,7 @@ class Rate:
 
     @property
     def learned(self) -> bool | None:
-        """Whether a rehearsal left the loss of the best constant answer; None if that is not known."""
+        """True if a rehearsal left the loss of the best constant answer; None if that is not known."""
         if self.guess is None:
             return None
         return min((r.loss for r in self.rehearsals), default=math.inf) < self.guess - NOISE * abs(self.guess)
@@ -171,7 +171,7 @@ class Rate:
         return " ".join([_advice(self), *edge(self), cost(self), *notes])
 
 
-def plain(value: Any) -> Any:
+def plain(value: object) -> object:
     """Return dicts and lists for JSON; a number that is not finite is null."""
     if isinstance(value, dict):
         return {name: plain(item) for name, item in value.items()}

@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -18,10 +18,11 @@ from torch import distributed as dist
 from torch.optim import Optimizer
 
 from edgewise.errors import BadInput
-from edgewise.landscape.evaluation import Batch, Loss
+from edgewise.landscape.evaluation import Batch, Loss, check_loss
 from edgewise.models.state import back_in_shards, is_sharded, preserved
 from edgewise.models.twin import independent_copy
 from edgewise.models.unwrap import unwrap
+from edgewise.optim.parallel import data_parallel_group, local
 from edgewise.optim.wrapper import OptimizerWrapper
 from edgewise.rehearsal.optimizers import (
     OptimizerSource,
@@ -33,7 +34,11 @@ from edgewise.rehearsal.optimizers import (
 )
 from edgewise.rehearsal.rate import Moment, Rehearsal
 from edgewise.rehearsal.training_batches import BatchSplit
-from edgewise.rehearsal.validation import Validation, View, checked
+from edgewise.rehearsal.validation import Validation, View
+
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
+
 
 DDP_SETTINGS = ("find_unused_parameters", "gradient_as_bucket_view", "static_graph", "broadcast_buffers")
 HALF_SCALE = 2.0**12
@@ -62,7 +67,12 @@ class ModelCopies:
                 f"a {type(optimizer).__name__} of a model in shards (FSDP2) cannot be copied. Give a function of the "
                 "model that makes it."
             )
-        self.group = _processes(model, self.sharded)
+        self.group: ProcessGroup | None = (
+            None  # the processes that train this model together; None if it is trained alone
+        )
+        if dist.is_available() and dist.is_initialized():
+            own = data_parallel_group(model)
+            self.group = dist.group.WORLD if own is None and self.sharded else own
 
     @contextmanager
     def open(self) -> Iterator[tuple[nn.Module, Optimizer]]:
@@ -88,7 +98,7 @@ class ModelCopies:
         ):  # after a pass without a backward one, whole weights stand in the place of their shards
             module.reshard()
         parameters = list(self.bare.parameters())
-        snapshot = [_local(p).detach().clone() for p in parameters]
+        snapshot = [local(p).detach().clone() for p in parameters]
         with preserved(self.bare):
             for parameter in parameters:
                 parameter.grad = None
@@ -99,19 +109,14 @@ class ModelCopies:
                     module.reshard()
                 with torch.no_grad():
                     for parameter, value in zip(parameters, snapshot, strict=True):
-                        _local(parameter).copy_(value)
+                        local(parameter).copy_(value)
 
-    def _optimizer(self, model: nn.Module, memo: dict[int, Any]) -> Optimizer:
+    def _optimizer(self, model: nn.Module, memo: dict[int, object]) -> Optimizer:
         """The user's own settings for the parameters that `memo` names, or a new one from the function."""
         if self.instance is not None:
             return copied(self.instance, memo)
         assert self.factory is not None
         return self.factory(model)
-
-
-def _local(tensor: Tensor) -> Tensor:
-    """The part of a sharded tensor that this process holds."""
-    return tensor.to_local() if hasattr(tensor, "to_local") else tensor.data
 
 
 def _wrapped_again(model: nn.Module, bare: nn.Module) -> nn.Module:
@@ -133,18 +138,6 @@ def _wrapped_again(model: nn.Module, bare: nn.Module) -> nn.Module:
     return bare
 
 
-def _processes(model: nn.Module, sharded: bool) -> Any:
-    """The processes that train this model together; None if it is trained alone."""
-    if not (dist.is_available() and dist.is_initialized()):
-        return None
-    layer: nn.Module | None = model
-    while layer is not None:
-        if type(layer).__name__ == "DistributedDataParallel":
-            return layer.process_group
-        layer = layer._modules.get("_orig_mod") or layer._modules.get("module")
-    return dist.group.WORLD if sharded else None
-
-
 @dataclass(frozen=True)
 class TrainingSettings:
     """How the user trains, and for how many steps it is rehearsed."""
@@ -157,11 +150,11 @@ class TrainingSettings:
     clip: float | None = None
     autocast: torch.dtype | None = None
     seed: int = 0
-    group: Any = None  # the processes that train together
+    group: ProcessGroup | None = None  # the processes that train together
 
     @property
     def scale(self) -> float:
-        """What the loss is multiplied by on the way back: gradients in float16 would vanish otherwise."""
+        """The factor of the loss on the way back: gradients in float16 would vanish otherwise."""
         return HALF_SCALE if self.autocast == torch.float16 else 1.0
 
     def rate(self, rate: float, step: int) -> float:
@@ -229,17 +222,13 @@ def training_step(model: nn.Module, optimizer: Optimizer | None, plan: TrainingS
         total += backward(model, plan, batch)
     mean = plan.over_processes(total)
     if optimizer is not None and math.isfinite(mean):
-        _unscale(model, plan)
+        for parameter in model.parameters() if plan.scale != 1.0 else ():
+            if parameter.grad is not None:
+                parameter.grad /= plan.scale
         if plan.clip is not None:
             torch.nn.utils.clip_grad_norm_(model.parameters(), plan.clip)
         optimizer.step()
     return mean
-
-
-def _unscale(model: nn.Module, plan: TrainingSettings) -> None:
-    for parameter in model.parameters() if plan.scale != 1.0 else ():
-        if parameter.grad is not None:
-            parameter.grad /= plan.scale
 
 
 def backward(model: nn.Module, plan: TrainingSettings, batch: Batch) -> float:
@@ -247,7 +236,7 @@ def backward(model: nn.Module, plan: TrainingSettings, batch: Batch) -> float:
     device = next(model.parameters()).device.type
     half = nullcontext() if plan.autocast is None else torch.autocast(device, dtype=plan.autocast)
     with torch.enable_grad(), half:
-        value = checked(plan.loss(model, batch)) / plan.accumulate
+        value = check_loss(plan.loss(model, batch)) / plan.accumulate
     if not value.requires_grad:
         raise BadInput(NO_GRADIENT)
     (value * plan.scale).backward()

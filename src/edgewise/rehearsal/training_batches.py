@@ -10,7 +10,6 @@ import inspect
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -54,7 +53,15 @@ def first_batches(batches: Iterable[Batch], count: int) -> list[Batch]:
             "tell learning from memorising. Give a list of batches, or a DataLoader."
         )
     for number, batch in enumerate(rows):
-        _refuse_empty(batch, number)
+        tensors = [
+            leaf
+            for leaf in tree_leaves(dict(batch) if isinstance(batch, Mapping) else batch)
+            if isinstance(leaf, Tensor)
+        ]
+        if any(tensor.numel() == 0 for tensor in tensors):
+            raise BadInput(
+                f"batch {number} is empty (a tensor without entries): there is nothing to learn from."
+            )
     return rows
 
 
@@ -87,20 +94,10 @@ def _read(batches: Iterable[Batch], count: int) -> list[Batch]:
         return list(islice(iter(batches), count))
 
 
-def _refuse_empty(batch: Batch, number: int) -> None:
-    tensors = [
-        leaf
-        for leaf in tree_leaves(dict(batch) if isinstance(batch, Mapping) else batch)
-        if isinstance(leaf, Tensor)
-    ]
-    if any(tensor.numel() == 0 for tensor in tensors):
-        raise BadInput(f"batch {number} is empty (a tensor without entries): there is nothing to learn from.")
-
-
 class _Generators:
     """The random generators that a DataLoader and its samplers own, as they were afterwards."""
 
-    def __init__(self, loader: Any) -> None:
+    def __init__(self, loader: object) -> None:
         self._states: list[tuple[torch.Generator, Tensor]] = []
         self._todo = [loader]
 
@@ -160,7 +157,7 @@ def _texts(example: Tensor, count: int, size: int, generator: torch.Generator) -
 
 
 def _images(
-    model: Any, example: Tensor, count: int, size: int, generator: torch.Generator
+    model: nn.Module, example: Tensor, count: int, size: int, generator: torch.Generator
 ) -> list[dict[str, Tensor]]:
     kinds = min(int(getattr(model.config, "num_labels", 10)), 10)
     patterns = torch.randn(kinds, *example.shape[1:], generator=generator)

@@ -11,23 +11,22 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from edgewise.errors import BadInput
-from edgewise.landscape.evaluation import Batch, Loss
+from edgewise.landscape.evaluation import Batch, Loss, check_loss
 from edgewise.models.behavior.record import Stack
+from edgewise.models.inputs import tensors
 from edgewise.models.model_map import ModelMap
 from edgewise.models.unwrap import unwrap
 from edgewise.probe.batches import sequences_of, token_mask
 from edgewise.probe.geometry import separation
-from edgewise.probe.isolation import tensors
-from edgewise.probe.streams import Catch, places
+from edgewise.probe.streams import Catch, traced_sites
 from edgewise.rehearsal.baseline import Guess, guess
 
-LossCall = tuple[tuple[Any, ...], dict[str, Any]]
+LossCall = tuple[tuple[object, ...], dict[str, object]]
 DIRECT = "batch token feature"  # the layout of a stream that needs no rearranging
 
 
@@ -71,7 +70,7 @@ class Validation:
                 self._prepare(model, whole if self.entry is None else whole.get_submodule(self.entry))
             bare = whole if self.entry is None else whole.get_submodule(self.entry)
             first, record = self._first(model, bare)
-            others = [float(checked(self.loss(model, batch))) for batch in self.fresh[1:batches]]
+            others = [float(check_loss(self.loss(model, batch))) for batch in self.fresh[1:batches]]
         stream = record.stream if record.stream is not None else self._stream(bare, record.call)
         apart = self.whole(self._separation(bare, stream, record.call))
         mean = self.whole(sum([first, *others]) / (1 + len(others)))
@@ -95,7 +94,7 @@ class Validation:
             for name, module in whole.named_modules()
         ]
         try:
-            checked(self.loss(model, self.fresh[0]))
+            check_loss(self.loss(model, self.fresh[0]))
         finally:
             for handle in handles:
                 handle.remove()
@@ -131,7 +130,7 @@ class Validation:
         if self.block is not None:
             handles.append(bare.get_submodule(self.block).register_forward_hook(record.catch))
         try:
-            value = float(checked(self.loss(model, self.fresh[0])))
+            value = float(check_loss(self.loss(model, self.fresh[0])))
         finally:
             for handle in handles:
                 handle.remove()
@@ -143,11 +142,11 @@ class Validation:
         if self.stack is None:
             return next((t for t in tensors(_run(bare, call)) if t.is_floating_point()), torch.zeros(1))
         batch = _as_batch(bare, call)
-        catch = Catch(places(self.stack), self.stack, sequences_of(batch))
+        catch = Catch(traced_sites(self.stack), self.stack, sequences_of(batch))
         with torch.no_grad():
             catch.run(bare, batch)
         if catch.overwritten:
-            catch = Catch(places(self.stack), self.stack, sequences_of(batch), out_of_place=True)
+            catch = Catch(traced_sites(self.stack), self.stack, sequences_of(batch), out_of_place=True)
             with torch.no_grad():
                 catch.run(bare, batch)
         return catch.shaped(catch.finished()[-1])
@@ -168,28 +167,20 @@ class _Record:
 
     def __init__(self) -> None:
         self.call: LossCall | None = None
-        self.output: Any = None
+        self.output: object = None
         self.stream: Tensor | None = None
 
-    def keep(self, _: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+    def keep(self, _: nn.Module, args: tuple[object, ...], kwargs: dict[str, object], output: object) -> None:
         if self.call is None:
             self.call, self.output = (tuple(args), dict(kwargs)), output
 
-    def catch(self, _: nn.Module, __: Any, output: Any) -> None:
+    def catch(self, _: nn.Module, __: object, output: object) -> None:
         stream = output[0] if isinstance(output, (tuple, list)) and output else output
         if isinstance(stream, Tensor) and stream.dim() == 3:
             self.stream = stream
 
 
-def checked(value: Any) -> Tensor:
-    """Return the loss, refused if it is not one number."""
-    if not isinstance(value, Tensor) or value.numel() != 1:
-        kind = f"a tensor {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
-        raise BadInput(f"loss(model, batch) must return one number as a tensor, got {kind}.")
-    return value.reshape(())
-
-
-def _as_batch(bare: nn.Module, call: LossCall | None) -> Any:
+def _as_batch(bare: nn.Module, call: LossCall | None) -> object:
     """The arguments of a call as one batch: by name where both kinds were used."""
     assert call is not None
     args, kwargs = call
@@ -201,13 +192,13 @@ def _as_batch(bare: nn.Module, call: LossCall | None) -> Any:
     return dict(bound.arguments) | bound.arguments.get("kwargs", {})
 
 
-def _run(bare: nn.Module, call: LossCall | None) -> Any:
+def _run(bare: nn.Module, call: LossCall | None) -> object:
     assert call is not None
     with torch.no_grad():
         return bare(*call[0], **call[1])
 
 
-def _size(output: Any) -> float:
+def _size(output: object) -> float:
     first = next((t for t in tensors(output) if t.is_floating_point() and t.numel() > 1), None)
     return math.nan if first is None else float(first.detach().float().square().mean().sqrt())
 

@@ -12,16 +12,14 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from typing import Any
 
 import torch
 from torch import nn
 
-from edgewise.repair.draw import SCHEMES, Matrix, Scheme, new_values
 from edgewise.repair.layers import (
     Anatomy,
     Exclusions,
-    Layers,
+    LayerStack,
     anatomy_of,
     copies_in_words,
     copies_of_first,
@@ -30,6 +28,7 @@ from edgewise.repair.layers import (
     zero_biases,
 )
 from edgewise.repair.meter import BEYOND, Meter
+from edgewise.repair.new_values import SCHEMES, MatrixSize, Scheme, new_values
 from edgewise.repair.plan import TOLERANCE, Change, Plan, TotalChanges, diagnose
 
 CLOSE = 0.05  # a total this near to its target is there
@@ -40,7 +39,7 @@ REACH = math.log(
 
 
 @dataclass
-class Search:
+class GainSearch:
     """Total changes against log gain; every evaluated point is remembered, and no more than `most` are evaluated."""
 
     totals: Callable[[float], TotalChanges]
@@ -63,7 +62,7 @@ class Search:
         return min(self.points, key=lambda x: (round(self.points[x].worst, 6), -x))
 
 
-def largest_within(search: Search, limit: float, guess: float = 0.0, start: float = 0.0) -> float:
+def largest_within(search: GainSearch, limit: float, guess: float = 0.0, start: float = 0.0) -> float:
     """The largest log gain up to `start` whose worst total is within the limit: log worst against x is near a line.
 
     Branches of size s change the totals by O(s^2), so that the slope is 2 to begin with and a secant's afterwards.
@@ -88,7 +87,7 @@ def largest_within(search: Search, limit: float, guess: float = 0.0, start: floa
     return search.best if within is None else within
 
 
-def zero_of_gradient(search: Search, limit: float, start: float = 0.0) -> float:
+def zero_of_gradient(search: GainSearch, limit: float, start: float = 0.0) -> float:
     """The log gain at which the gradient total vanishes, then, if the angle is beyond the limit, the best compromise.
 
     A homogeneous layer changes log |g|^2 by 2 log gain, so that the first slope is 2 depth.
@@ -101,7 +100,11 @@ def zero_of_gradient(search: Search, limit: float, start: float = 0.0) -> float:
 
 
 def _secant(
-    search: Search, quantity: Callable[[TotalChanges], float], x: float, slope: float, most: int | None = None
+    search: GainSearch,
+    quantity: Callable[[TotalChanges], float],
+    x: float,
+    slope: float,
+    most: int | None = None,
 ) -> float:
     """Secant steps, inside the bracket once there is one; returns the best point on the way."""
     low, high, before = -math.inf, math.inf, None
@@ -137,7 +140,7 @@ class Lever:
         return replace(self, gain=gain)
 
     def shift(self, name: str) -> float:
-        """What scaling adds to stored values that the module adds an offset o to: (v + o) gain - o = v gain + this."""
+        """Return what scaling adds to stored values with an offset o: (v + o) gain - o = v gain + this."""
         return self.offsets.get(name, 0.0) * (self.gain - 1)
 
     @cached_property
@@ -150,7 +153,7 @@ class Lever:
 
 
 def levers_of(
-    model: nn.Module, layers: Layers, anatomy: Anatomy, exclusions: Exclusions, draw: str | None
+    model: nn.Module, layers: LayerStack, anatomy: Anatomy, exclusions: Exclusions, draw: str | None
 ) -> list[Lever]:
     """In the order in which they are tried, without those that have no parameters left."""
     levers = (_with_skip if anatomy.skip else _without_skip)(model, layers, anatomy, exclusions, draw)
@@ -158,7 +161,7 @@ def levers_of(
 
 
 def _with_skip(
-    model: nn.Module, layers: Layers, anatomy: Anatomy, exclusions: Exclusions, draw: str | None
+    model: nn.Module, layers: LayerStack, anatomy: Anatomy, exclusions: Exclusions, draw: str | None
 ) -> list[Lever]:
     kind = draw or "normal"
     reason = "writes a branch into the stream: scaled so that the whole depth stays within the limit"
@@ -174,7 +177,7 @@ def _with_skip(
 
 
 def _without_skip(
-    model: nn.Module, layers: Layers, anatomy: Anatomy, exclusions: Exclusions, draw: str | None
+    model: nn.Module, layers: LayerStack, anatomy: Anatomy, exclusions: Exclusions, draw: str | None
 ) -> list[Lever]:
     matrices = Lever("matrices", common_gain(model, layers, anatomy, exclusions, draw))
     levers = [matrices, _norm_gains(model, layers, anatomy, exclusions)]
@@ -188,7 +191,7 @@ def _without_skip(
 
 
 def common_gain(
-    model: nn.Module, layers: Layers, anatomy: Anatomy, exclusions: Exclusions, draw: str | None
+    model: nn.Module, layers: LayerStack, anatomy: Anatomy, exclusions: Exclusions, draw: str | None
 ) -> tuple[Change, ...]:
     """All matrices at gain one; before norms in mirrored pairs, whose mean is zero, so that a norm takes none away."""
     kind = draw or ("mirrored" if anatomy.has_norms else "orthogonal")
@@ -196,7 +199,7 @@ def common_gain(
     return matrix_changes(model, layers, anatomy.matrices, exclusions, kind, reason, unit=True)
 
 
-def _norm_gains(model: nn.Module, layers: Layers, anatomy: Anatomy, exclusions: Exclusions) -> Lever:
+def _norm_gains(model: nn.Module, layers: LayerStack, anatomy: Anatomy, exclusions: Exclusions) -> Lever:
     reason = "sets the size of what follows the norm, which the matrices cannot"
     return Lever("norm gains", norm_changes(model, layers, anatomy.offsets, exclusions, reason))
 
@@ -221,13 +224,13 @@ class _Subject:
     """A model with its layers, their anatomy, a meter on them and the totals it read from the model as it is."""
 
     model: nn.Module
-    layers: Layers
+    layers: LayerStack
     anatomy: Anatomy
     meter: Meter
     before: TotalChanges
 
     @classmethod
-    def of(cls, model: nn.Module, batch: Any, layers: Layers, spent: int) -> _Subject:
+    def of(cls, model: nn.Module, batch: object, layers: LayerStack, spent: int) -> _Subject:
         anatomy = anatomy_of(model, batch, layers)
         meter = Meter(model, batch, layers, not anatomy.has_norms, spent)
         return cls(model, layers, anatomy, meter, meter.read())
@@ -262,8 +265,8 @@ class _Subject:
 
 def plan_by_measurement(
     model: nn.Module,
-    batch: Any,
-    layers: Layers,
+    batch: object,
+    layers: LayerStack,
     exclusions: Exclusions,
     limit: float,
     draw: str | None = None,
@@ -291,8 +294,8 @@ def plan_by_measurement(
 
 def scheme_by_measurement(
     model: nn.Module,
-    batch: Any,
-    layers: Layers,
+    batch: object,
+    layers: LayerStack,
     exclusions: Exclusions,
     limit: float,
     goal: str,
@@ -315,7 +318,7 @@ def _by_scheme(change: Change, scheme: Scheme, depth: int, anatomy: Anatomy) -> 
     path = f"{place.role}.weight"
     writes = path in anatomy.writers or place.role in anatomy.writers
     scores = anatomy.skip and not writes and path not in anatomy.inner and place.role not in anatomy.inner
-    return replace(change, new_std=scheme.std(Matrix(place.fan_in, place.fan_out, depth, writes, scores)))
+    return replace(change, new_std=scheme.std(MatrixSize(place.fan_in, place.fan_out, depth, writes, scores)))
 
 
 def _redraws(
@@ -352,7 +355,7 @@ def _solve(
         most = min(left, max(left // (len(levers) - index), FAIR))
         if best.worst <= enough or most < 3:
             break
-        search = Search(partial(trial.along, lever, list(choice)), meter.depth, most)
+        search = GainSearch(partial(trial.along, lever, list(choice)), meter.depth, most)
         x = (largest_within if anatomy.skip else zero_of_gradient)(search, limit)
         longer = [*choice, lever.at(math.exp(x))]
         reached = _mean_of_draws(trial, longer, search.at(x))

@@ -22,14 +22,13 @@ from typing import Any
 import numpy as np
 
 from edgewise.nouns.architecture import Architecture
-from edgewise.nouns.trace import Trace
-from edgewise.repair.by_measurement import Search, largest_within
-from edgewise.repair.draw import LINEAR, ODD, SCHEMES
+from edgewise.repair.by_measurement import GainSearch, largest_within
 from edgewise.repair.layers import Exclusions
+from edgewise.repair.new_values import LINEAR, ODD, SCHEMES
 from edgewise.repair.plan import TOLERANCE, Change, Plan, TotalChanges, diagnose, exponent_of
 from edgewise.repair.recognised import (
+    MatrixPlace,
     Pairs,
-    Place,
     Recognised,
     allowed,
     bias_changes,
@@ -39,7 +38,7 @@ from edgewise.repair.recognised import (
     with_changes,
 )
 from edgewise.stability.lyapunov import growth
-from edgewise.theory.averages.activations import activation
+from edgewise.theory.averages.activation_averages import activation
 from edgewise.theory.predict import at_least_zero, predict_transformer
 
 EVALUATIONS = 12  # of the theory, to find s
@@ -104,13 +103,10 @@ def plan_by_theory(
 
 
 def predicted_totals(architecture: Architecture, start: tuple[float, float] | None) -> TotalChanges:
-    """What the theory says of this description, from where the data starts: (norm, overlap)."""
+    """Predict the totals of a description from where the data starts: (norm, overlap)."""
     norm, overlap = start if start is not None else (None, 0.0)
-    return _totals_of(predict_transformer(architecture, None, norm, at_least_zero(overlap)))
-
-
-def _totals_of(trace: Trace) -> TotalChanges:
-    """Log-changes from the embedding to the last block, and the exponents that a verdict reads."""
+    # Log-changes from the embedding to the last block, and the exponents that a verdict reads.
+    trace = predict_transformer(architecture, None, norm, at_least_zero(overlap))
     angle, gradient = trace.total_changes(trace.readouts[0])
     spread = math.sqrt(2 * trace.depth / trace.architecture.width) if trace.architecture else 0.0
     ends = trace.block_ends()
@@ -142,7 +138,7 @@ def _critical_changes(
     def totals(x: float) -> TotalChanges:
         return predicted_totals(gains.effective(with_changes(recognised, at(x), biases_off=True)), start)
 
-    search = Search(totals, recognised.architecture.depth, EVALUATIONS)
+    search = GainSearch(totals, recognised.architecture.depth, EVALUATIONS)
     x = largest_within(search, limit, guess=math.log(1.5 * limit / recognised.architecture.depth) / 2)
     return at(x), search.at(x)
 
@@ -151,7 +147,9 @@ def _merge(first: Pairs, second: Pairs) -> Pairs:
     return list({(p.matrix.parameters, p.role): (p, c) for p, c in (*first, *second)}.values())
 
 
-def _inner(recognised: Recognised, free: Sequence[Place], gains: BranchGains, s: float, draw: str) -> Pairs:
+def _inner(
+    recognised: Recognised, free: Sequence[MatrixPlace], gains: BranchGains, s: float, draw: str
+) -> Pairs:
     """Value and MLP input matrices: the branch's gain is shared evenly between them and the matrix that writes."""
     pairs: Pairs = []
     for place in free:
@@ -168,7 +166,7 @@ def _inner(recognised: Recognised, free: Sequence[Place], gains: BranchGains, s:
 def _writers(
     recognised: Recognised,
     architecture: Architecture,
-    free: Sequence[Place],
+    free: Sequence[MatrixPlace],
     gains: BranchGains,
     s: float,
     draw: str,
@@ -200,7 +198,7 @@ class BranchGains:
     def of(
         cls,
         architecture: Architecture,
-        free: Sequence[Place],
+        free: Sequence[MatrixPlace],
         limit: float,
         start: tuple[float, float] | None,
     ) -> BranchGains:
@@ -235,7 +233,7 @@ class BranchGains:
         return _of_block(architecture, "mlp_out_gain", block), gain / self._mirror
 
     def style(self, role: str, draw: str, s: float | None = None) -> tuple[str, str]:
-        """How a matrix is drawn, and why."""
+        """Return how a matrix is drawn, and why."""
         if self.carries and role in ("mlp_in", "mlp_out"):
             kind = "mirrored rows" if role == "mlp_in" else "mirrored columns"
             return (
@@ -296,7 +294,7 @@ def _forgets(architecture: Architecture) -> float:
     return float(-2 * np.log(np.maximum(skips, 1e-300)).sum())
 
 
-def _can_carry(architecture: Architecture, free: Sequence[Place]) -> bool:
+def _can_carry(architecture: Architecture, free: Sequence[MatrixPlace]) -> bool:
     """A two-matrix MLP of an activation with a known odd part, all of whose matrices may be written."""
     if architecture.gated or architecture.parallel or not architecture.mlp_width:
         return False

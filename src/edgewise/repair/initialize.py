@@ -20,11 +20,12 @@ from edgewise.models.finite import refuse_infinite
 from edgewise.models.model_map import ModelMap
 from edgewise.models.state import back_in_shards, preserved
 from edgewise.models.unwrap import unwrap
+from edgewise.optim.parallel import like_shard, local
 from edgewise.repair.by_measurement import mean_of, plan_by_measurement, scheme_by_measurement
 from edgewise.repair.by_theory import plan_by_theory
-from edgewise.repair.draw import new_values, refuse_goal
 from edgewise.repair.layers import Exclusions, frozen_names, layers_of
 from edgewise.repair.meter import Meter, batch_for, refusing
+from edgewise.repair.new_values import new_values, refuse_goal
 from edgewise.repair.plan import TOLERANCE, Plan, TotalChanges, frozen_in_words, with_frozen
 from edgewise.repair.recognised import Recognised, recognise
 
@@ -36,7 +37,7 @@ DRAWS = ("normal", "uniform", "orthogonal")
 @deferring
 def critical_plan(
     model: nn.Module | ModelMap,
-    batch: Any = None,
+    batch: object = None,
     *,
     keep: Sequence[str] = (),
     goal: str = "critical",
@@ -46,7 +47,7 @@ def critical_plan(
     tokens: int | None = None,
     frozen: bool = False,
 ) -> Plan:
-    """Which matrices get which gain, and why, as a table; the model is not touched.
+    """Plan which matrices get which gain, and why; the model is not changed.
 
     batch       whatever the model accepts; default: random ids, pixels or vectors, where the model shows which
     keep        parameters, modules or patterns that must stay as they are
@@ -92,7 +93,7 @@ def _without_frozen(plan: Plan, kept: tuple[str, ...]) -> Plan:
 
 def _plan(
     where: ModelMap,
-    batch: Any,
+    batch: object,
     exclusions: Exclusions,
     goal: str,
     limit: float,
@@ -132,7 +133,7 @@ def _plan(
     return _by_measurement(where, batch, exclusions, goal, limit, draw, why, meter.passes)
 
 
-def _refuse(model: Any, goal: str, limit: float, draw: str | None) -> None:
+def _refuse(model: object, goal: str, limit: float, draw: str | None) -> None:
     refuse_goal(goal)
     if not isinstance(model, (nn.Module, ModelMap)):
         raise BadInput(f"critical_plan takes a torch.nn.Module, got {type(model).__name__}.")
@@ -144,7 +145,7 @@ def _refuse(model: Any, goal: str, limit: float, draw: str | None) -> None:
 
 def _by_measurement(
     where: ModelMap,
-    batch: Any,
+    batch: object,
     exclusions: Exclusions,
     goal: str,
     limit: float,
@@ -174,12 +175,6 @@ def _trial(plan: Plan, meter: Meter) -> TotalChanges:
         values = new_values(meter.model, plan.changes, seed)
         draws.append(meter.read({name: v.to(meter.model.get_parameter(name)) for name, v in values}, seed))
     return mean_of(draws)
-
-
-def local(parameter: Tensor) -> Tensor:
-    """This rank's part of a sharded parameter (DTensor), or the parameter itself."""
-    part = getattr(parameter, "to_local", None)
-    return part() if callable(part) else parameter
 
 
 @dataclass(eq=False)
@@ -224,11 +219,11 @@ class Applied:
 @deferring
 def initialize_(
     model: nn.Module,
-    batch: Any = None,
+    batch: object = None,
     *,
     plan: Plan | str = "critical",
     generator: torch.Generator | int | None = None,
-    device: Any = None,
+    device: torch.device | str | None = None,
     keep: Sequence[str] = (),
     limit: float = 1.0,
     draw: str | None = None,
@@ -356,7 +351,7 @@ def _refuse_values(model: nn.Module) -> None:
         )
 
 
-def _refuse_options(batch: Any, options: dict[str, Any]) -> None:
+def _refuse_options(batch: object, options: dict[str, object]) -> None:
     """A Plan was drawn up with its options; here they would be ignored."""
     defaults = {"keep": (), "limit": 1.0, "draw": None, "embeddings": False, "tokens": None}
     names = ["batch"] if batch is not None else []
@@ -401,27 +396,18 @@ def _seed(generator: torch.Generator | int | None, model: nn.Module) -> int:
 
 
 def _write_all(model: nn.Module, plan: Plan, seed: int, names: Sequence[str]) -> None:
+    """All of a plain parameter, this rank's shard of a DTensor; the cast rounds to the parameter's precision."""
     with torch.no_grad():
         for name, values in new_values(model, plan.changes, seed):
             if name in names:
-                _write(model.get_parameter(name), values)
+                parameter = model.get_parameter(name)
+                target = local(parameter)
+                # Every rank drew the same values: no communication is needed to cut out its own part.
+                target.copy_(local(like_shard(values.to(target), parameter)))
             check()
 
 
-def _write(parameter: Tensor, values: Tensor) -> None:
-    """All of a plain parameter, this rank's shard of a DTensor; the cast rounds to the parameter's precision."""
-    if hasattr(parameter, "to_local"):
-        from torch.distributed.tensor import distribute_tensor
-
-        cast = values.to(device=local(parameter).device, dtype=parameter.dtype)
-        # Every rank drew the same values: no communication is needed to cut out its own part.
-        shard = distribute_tensor(cast, parameter.device_mesh, parameter.placements, src_data_rank=None)  # type: ignore[attr-defined]
-        local(parameter).copy_(local(shard))
-        return
-    parameter.copy_(values)
-
-
-def _materialise(model: nn.Module, device: Any, seed: int) -> None:
+def _materialise(model: nn.Module, device: torch.device | str, seed: int) -> None:
     """Give a meta model values, each module by its class; what none of them initialises is refused by name."""
     model.to_empty(device=device)
     with torch.random.fork_rng(devices=[]), torch.no_grad():
@@ -443,7 +429,7 @@ def _own_initialization(model: nn.Module, module: nn.Module) -> None:
     hook = getattr(model, "_init_weights", None)
     if callable(hook):
         hook(module)
-    elif any(True for _ in _own(module)):
+    elif any(parameter is not None for parameter in module._parameters.values()):
         for name in ("reset_parameters", "_reset_parameters"):
             reset = getattr(module, name, None)
             if callable(reset):
@@ -453,7 +439,3 @@ def _own_initialization(model: nn.Module, module: nn.Module) -> None:
 
 def _tensors(model: nn.Module) -> Iterable[tuple[str, Tensor]]:
     return (*model.named_parameters(), *model.named_buffers())
-
-
-def _own(module: nn.Module) -> Iterable[Tensor]:
-    return (p for p in module._parameters.values() if p is not None)

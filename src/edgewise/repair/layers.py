@@ -14,21 +14,21 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatch
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from edgewise.errors import BadInput
 from edgewise.models.behavior.record import Operation, Stack
+from edgewise.models.inputs import call, tensors
 from edgewise.models.model_map import ModelMap
 from edgewise.models.names.gains import is_set, is_structured
 from edgewise.models.names.names import FUSED, KEY, QUERY, leaf
 from edgewise.models.names.norm import find_norms, gain_name
 from edgewise.models.names.record import BlockSite, Projection
+from edgewise.models.state import preserved
 from edgewise.models.twin import holding, twin
-from edgewise.probe.block_call import BlockCall
-from edgewise.probe.isolation import call, observed, tensors
+from edgewise.probe.streams import BlockCall
 from edgewise.repair.plan import Change
 
 # Classes that say nothing about what is inside: members must agree in their shapes, not in their class alone.
@@ -37,7 +37,7 @@ LEAST = 3
 
 
 @dataclass(frozen=True)
-class Layers:
+class LayerStack:
     """Names of the layers. A `leaf` is a bare matrix or filter, its activation outside: its output is a stream.
 
     A module that runs several times is named as often. `weights` are the parameters that the layers multiply their
@@ -69,7 +69,7 @@ class Layers:
         return tuple(dict.fromkeys(self.names))
 
 
-def layers_of(model: nn.Module | ModelMap, batch: Any = None) -> Layers:
+def layers_of(model: nn.Module | ModelMap, batch: object = None) -> LayerStack:
     """The blocks of the stack that `measure` reads; the largest family of like siblings if it has no residual stack.
 
     Blocks that are not modules are read where their residual sums are.
@@ -83,7 +83,7 @@ def layers_of(model: nn.Module | ModelMap, batch: Any = None) -> Layers:
         branch.skip is None for branch in stack.branches
     ):  # no residual sums were followed
         try:
-            return Layers(tuple(block.name for block in where.complete(batch).blocks), leaf=False)
+            return LayerStack(tuple(block.name for block in where.complete(batch).blocks), leaf=False)
         except BadInput:  # not a transformer
             if stack is not None and all(block.module is None for block in stack.blocks):
                 return _without_modules(where, stack)
@@ -91,10 +91,10 @@ def layers_of(model: nn.Module | ModelMap, batch: Any = None) -> Layers:
     names = tuple(block.module for block in stack.blocks if block.module is not None)
     if len(names) < stack.depth:
         return _without_modules(where, stack)
-    return Layers(names, leaf=False, weights=None if stack.weights is None else frozenset(stack.weights))
+    return LayerStack(names, leaf=False, weights=None if stack.weights is None else frozenset(stack.weights))
 
 
-def _without_modules(where: ModelMap, stack: Stack) -> Layers:
+def _without_modules(where: ModelMap, stack: Stack) -> LayerStack:
     """Blocks whose parts lie side by side in one module, in lists of parts, or as slices of stacked parameters."""
     name = stack.name or type(where.model).__name__
     blocks, why = where.by_behavior(stack)
@@ -107,13 +107,13 @@ def _without_modules(where: ModelMap, stack: Stack) -> Layers:
         read = all(branch.skip is not None for branch in stack.branches)
         writers = where.writers(stack) if read else {}
         unknown = f"the {stack.depth} blocks of {name}: {next(iter(stack.not_read), why)}"
-        return Layers(names, leaf=False, stack=stack, roles=writers, unknown="" if writers else unknown)
+        return LayerStack(names, leaf=False, stack=stack, roles=writers, unknown="" if writers else unknown)
     roles = {
         f"{kind}.{p.role}": tuple(q for b in blocks for q in _of_kind(b, kind) if q.role == p.role)
         for kind in ("attention", "mlp")
         for p in _of_kind(blocks[0], kind)
     }
-    return Layers(names, leaf=False, stack=stack, roles=roles)
+    return LayerStack(names, leaf=False, stack=stack, roles=roles)
 
 
 def _runs(module: nn.Module) -> bool:
@@ -132,7 +132,7 @@ def _of_kind(block: BlockSite, kind: str) -> tuple[Projection, ...]:
     )
 
 
-def _siblings(model: nn.Module) -> Layers:
+def _siblings(model: nn.Module) -> LayerStack:
     """The largest family by parameters; the outermost of several of one size."""
     best: tuple[int, tuple[str, ...]] = (0, ())
     for name, module in model.named_modules():
@@ -146,7 +146,7 @@ def _siblings(model: nn.Module) -> Layers:
             "matrices. A plan needs layers that follow each other."
         )
     first = model.get_submodule(best[1][0])
-    return Layers(best[1], leaf=not any(True for _ in first.children()))
+    return LayerStack(best[1], leaf=not any(True for _ in first.children()))
 
 
 def _families(module: nn.Module) -> Iterator[list[str]]:
@@ -235,7 +235,7 @@ def _overlaps(span: tuple[int, int, int] | None, others: Sequence[tuple[int, int
 
 def matrix_changes(
     model: nn.Module,
-    layers: Layers,
+    layers: LayerStack,
     paths: Sequence[str],
     exclusions: Exclusions,
     draw: str,
@@ -261,7 +261,7 @@ def matrix_changes(
 
 
 def norm_changes(
-    model: nn.Module, layers: Layers, offsets: Mapping[str, float], exclusions: Exclusions, reason: str
+    model: nn.Module, layers: LayerStack, offsets: Mapping[str, float], exclusions: Exclusions, reason: str
 ) -> tuple[Change, ...]:
     """Gains of norms (path: what the module adds to them), all entries at their present root mean square."""
     changes = []
@@ -273,7 +273,7 @@ def norm_changes(
 
 
 def zero_biases(
-    model: nn.Module, layers: Layers, paths: Sequence[str], exclusions: Exclusions
+    model: nn.Module, layers: LayerStack, paths: Sequence[str], exclusions: Exclusions
 ) -> tuple[Change, ...]:
     """Biases that are not zero become so: they add the same vector to every item."""
     reason = "adds the same vector to every item"
@@ -284,7 +284,7 @@ def zero_biases(
     )
 
 
-def copies_of_first(model: nn.Module, layers: Layers, paths: Sequence[str]) -> list[str]:
+def copies_of_first(model: nn.Module, layers: LayerStack, paths: Sequence[str]) -> list[str]:
     """Matrices of layers that are copies of the first: all of their random matrices equal, in parameters of their own.
 
     One equal matrix is no copy: it may be a table, or a start that was meant.
@@ -306,7 +306,7 @@ def copies_of_first(model: nn.Module, layers: Layers, paths: Sequence[str]) -> l
     return copies
 
 
-def _copied_places(model: nn.Module, layers: Layers) -> list[str]:
+def _copied_places(model: nn.Module, layers: LayerStack) -> list[str]:
     copies = []
     for index in range(1, layers.depth):
         pairs = [(places[0], places[index]) for places in layers.roles.values()]
@@ -317,13 +317,13 @@ def _copied_places(model: nn.Module, layers: Layers) -> list[str]:
 
 
 def copies_in_words(copies: Sequence[str], exclusions: Exclusions) -> str:
-    """What a plan does about layers that are copies of one another."""
+    """Say what a plan does about layers that are copies of one another."""
     free = sum(exclusions.allows(name) for name in copies)
     who = "all layers" if free == len(copies) else f"{free} of them"
     return f"{len(copies)} matrices were copies of those of the first layer; {who} get their own."
 
 
-def _named(layers: Layers, paths: Sequence[str], exclusions: Exclusions) -> list[tuple[str, str]]:
+def _named(layers: LayerStack, paths: Sequence[str], exclusions: Exclusions) -> list[tuple[str, str]]:
     modules = () if layers.stack is not None else layers.modules
     names = [(f"{layer}.{path}", path) for path in paths for layer in modules]
     return [(name, path) for name, path in names if exclusions.allows(name) and exclusions.first(name)]
@@ -343,8 +343,8 @@ def _groups(model: nn.Module, name: str) -> int:
     return int(getattr(model.get_submodule(name.rpartition(".")[0]), "groups", 1))
 
 
-def has_norms(model: nn.Module, layers: Layers) -> bool:
-    """Whether norms stand in the layers, or between bare matrices: then sizes are relative to the stream."""
+def has_norms(model: nn.Module, layers: LayerStack) -> bool:
+    """Return whether norms are in the layers, or between bare matrices: then sizes are relative to the stream."""
     if layers.stack is not None:
         return layers.stack.norm != "none"
     first = model.get_submodule(layers.names[0])
@@ -385,7 +385,7 @@ class Anatomy:
         return any(path in self.norm_gains for path in self.writers)
 
 
-def anatomy_of(model: nn.Module, batch: Any, layers: Layers) -> Anatomy:
+def anatomy_of(model: nn.Module, batch: object, layers: LayerStack) -> Anatomy:
     """Read from the first layer, run alone on the input it gets from this batch."""
     if layers.unknown:
         raise BadInput(
@@ -413,7 +413,7 @@ def anatomy_of(model: nn.Module, batch: Any, layers: Layers) -> Anatomy:
     return Anatomy(matrices, writers, skip, has_norms(model, layers), gains, offsets, biases, layer.runs)
 
 
-def _drawn(parameter: Tensor, path: str, layers: Layers) -> bool:
+def _drawn(parameter: Tensor, path: str, layers: LayerStack) -> bool:
     """Whether a plan may draw it: a matrix that multiplies the stream, and whose entries were drawn before."""
     if parameter.ndim < 2 or path.endswith("bias") or is_structured(parameter):
         return False
@@ -453,7 +453,7 @@ class _Alone:
     """One layer, run alone with some matrices scaled and its biases off."""
 
     def __init__(
-        self, model: nn.Module, batch: Any, name: str, biases: Sequence[str], offsets: Mapping[str, float]
+        self, model: nn.Module, batch: object, name: str, biases: Sequence[str], offsets: Mapping[str, float]
     ) -> None:
         self.block, self.runs = twin(model.get_submodule(name)), 0
         self.biases, self.offsets = biases, offsets
@@ -470,7 +470,7 @@ class _Alone:
         values = {name: buffer.clone() for name, buffer in self.block.named_buffers()}
         values |= {path: self._scaled(path, scale) for path, scale in scales.items()}
         values |= {path: torch.zeros_like(self.block.get_parameter(path)) for path in self.biases}
-        with observed(self.block), torch.no_grad(), holding(self.block, values):
+        with preserved(self.block, gradients=True), torch.no_grad(), holding(self.block, values):
             return next(tensors(self.block(*self.call.inputs, **self.call.named)))
 
     def _scaled(self, path: str, scale: float) -> Tensor:
@@ -478,18 +478,18 @@ class _Alone:
         return (self.block.get_parameter(path).detach() + offset) * scale - offset
 
 
-def _call_of(model: nn.Module, batch: Any, name: str, order: dict[str, int]) -> BlockCall:
+def _call_of(model: nn.Module, batch: object, name: str, order: dict[str, int]) -> BlockCall:
     """The first call of the layer, without its cache; `order` is filled with the order in which its parts run."""
     calls: list[BlockCall] = []
     block = model.get_submodule(name)
 
-    def record(module: nn.Module, inputs: Any, named: Any) -> None:  # noqa: ARG001
+    def record(module: nn.Module, inputs: tuple[object, ...], named: dict[str, object]) -> None:  # noqa: ARG001
         cacheless = {
             key: value for key, value in named.items() if key not in ("past_key_values", "use_cache")
         }
         calls.append(BlockCall(name, inputs, cacheless))
 
-    with observed(model) as stack, torch.no_grad():
+    with preserved(model, gradients=True) as stack, torch.no_grad():
         stack.callback(block.register_forward_pre_hook(record, with_kwargs=True).remove)
         _watch_order(block, order, stack)
         call(model, batch)

@@ -10,7 +10,6 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 import torch
@@ -20,20 +19,16 @@ from edgewise.arrays import check_tokens
 from edgewise.errors import BadInput
 from edgewise.interrupts import check
 from edgewise.models.behavior.refusals import words
-from edgewise.models.inputs import default_batch
+from edgewise.models.inputs import call, default_batch, tensors
 from edgewise.models.model_map import ModelMap
 from edgewise.models.state import is_sharded, preserved
 from edgewise.models.twin import holding, twin
 from edgewise.models.unwrap import unwrap
 from edgewise.nouns.verdict import Exponent
 from edgewise.probe.batches import token_mask
-from edgewise.probe.block_call import BlockCall
-from edgewise.probe.geometry import mean_square, separation
-from edgewise.probe.gradients import site_gradients
-from edgewise.probe.isolation import call, observed, tensors
-from edgewise.probe.places import Place
-from edgewise.probe.streams import Catch
-from edgewise.repair.layers import Layers, has_norms, layers_of
+from edgewise.probe.geometry import mean_square, separation, site_gradients
+from edgewise.probe.streams import BlockCall, Catch, TracedSite
+from edgewise.repair.layers import LayerStack, has_norms, layers_of
 from edgewise.repair.plan import Measured, TotalChanges, exponent_of
 from edgewise.stability.lyapunov import growth
 
@@ -42,7 +37,7 @@ READOUT = 7919  # added to the seed, so that a readout does not repeat the numbe
 BEYOND = 1e3  # stands for a total that left the range of numbers
 
 
-def total_changes(model: nn.Module, batch: Any = None, seed: int = 0) -> TotalChanges:
+def total_changes(model: nn.Module, batch: object = None, seed: int = 0) -> TotalChanges:
     """Measure the log-changes over the whole depth, of angle and gradient, of a module as it is: one pass.
 
     batch  whatever the model accepts; default: random ids, pixels or vectors, where the model shows which
@@ -83,7 +78,7 @@ def refusing(what: str) -> Iterator[None]:
         ) from error
 
 
-def batch_for(model: nn.Module, tokens: int | None = None) -> Any:
+def batch_for(model: nn.Module, tokens: int | None = None) -> object:
     """Return rows of numbers for a network that keeps rows apart, else the default input of `measure`, else an image.
 
     A perceptron also runs on sequences of tokens, but its items are rows.
@@ -124,7 +119,7 @@ def _keeps_rows_apart(model: nn.Module, rows: Tensor) -> bool:
 def _output(model: nn.Module, batch: Tensor) -> Tensor | None:
     """Return the first tensor that the model makes of a batch, None if it does not take it."""
     try:
-        with observed(model), torch.no_grad():
+        with preserved(model, gradients=True), torch.no_grad():
             return next(iter(tensors(model(batch))), None)
     except (RuntimeError, ValueError, TypeError):
         return None
@@ -135,8 +130,8 @@ class Meter:
     """Counts its passes. `raw`: no norm rescales the signal, so that the bare gradient counts."""
 
     model: nn.Module
-    batch: Any
-    layers: Layers
+    batch: object
+    layers: LayerStack
     raw: bool
     passes: int = 0
     streams: list[Tensor] = field(default_factory=list)  # of the last pass
@@ -152,21 +147,23 @@ class Meter:
         The model as it is, without replacements, is read at every layer, so that its exponents come along.
         """
         self.passes += 1
-        with observed(self._copy) as stack:
-            _use_batch_statistics(self._copy)
+        with preserved(self._copy, gradients=True) as stack:
+            for module in self._copy.modules():  # as in training: running statistics say nothing yet
+                if isinstance(module, nn.modules.batchnorm._BatchNorm):
+                    module.training = True
             self._run(replacements or {}, stack)
             return self._totals(seed, every_layer=not replacements)
 
     @property
     def measured(self) -> Measured:
-        """What it reads, for a plan."""
+        """Describe what it reads, for a plan."""
         return Measured(self.batch, self.layers, self.raw)
 
     def _run(self, replacements: Mapping[str, Tensor], stack: ExitStack) -> None:
         self.streams = []
         copies = {name: buffer.clone() for name, buffer in self._copy.named_buffers()}
         if self.layers.stack is not None:
-            places = [Place(str(number), operation=end) for number, end in enumerate(self.layers.ends)]
+            places = [TracedSite(str(number), None, end) for number, end in enumerate(self.layers.ends)]
             catch = Catch(places, self.layers.stack, 0, out_of_place=True)
             with holding(self._copy, {**copies, **replacements}):
                 catch.run(self._copy, self.batch)
@@ -186,7 +183,7 @@ class Meter:
                 f"{self.layers.names[-1]}; all of them must run."
             )
 
-    def _enter_first(self, module: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any]) -> Any:  # noqa: ARG002
+    def _enter_first(self, module: nn.Module, inputs: tuple[object, ...], named: dict[str, object]) -> object:  # noqa: ARG002
         """The input of the first block is the first stream; a leaf's input is of another kind (after an activation)."""
         check()
         if self.streams:
@@ -198,7 +195,7 @@ class Meter:
         other = call.on(stream)
         return other.inputs, other.named
 
-    def _leave(self, module: nn.Module, inputs: Any, output: Any) -> None:  # noqa: ARG002
+    def _leave(self, module: nn.Module, inputs: object, output: object) -> None:  # noqa: ARG002
         check()
         self.streams.append(next(tensors(output)))
 
@@ -301,10 +298,3 @@ def _log(value: float) -> float:
 
 def _channels_first(model: nn.Module) -> bool:
     return any(isinstance(module, nn.Conv1d) and module.kernel_size[0] > 1 for module in model.modules())
-
-
-def _use_batch_statistics(model: nn.Module) -> None:
-    """Batch norms use their batch, as in training: their running statistics say nothing yet. `observed` undoes it."""
-    for module in model.modules():
-        if isinstance(module, nn.modules.batchnorm._BatchNorm):
-            module.training = True

@@ -107,8 +107,8 @@ class Change:
 class Measured(NamedTuple):
     """What totals were read on: a batch, the layers, and how."""
 
-    batch: Any
-    layers: Any  # `edgewise.repair.layers.Layers`
+    batch: object
+    layers: Any  # `edgewise.repair.layers.LayerStack`
     raw: bool
 
 
@@ -140,7 +140,7 @@ class Plan:
 
     @property
     def kept_in_words(self) -> str:
-        """Which frozen parameters stay as they are, and how to write them; empty where there are none."""
+        """A sentence on frozen parameters that stay as they are, and how to write them; empty if there are none."""
         advice = "frozen=True (in the shell --frozen) writes them too."
         return f"{frozen_in_words(self.kept)} {advice}" if self.kept else ""
 
@@ -214,7 +214,7 @@ def spell(names: Sequence[str]) -> str:
 
 
 def frozen_in_words(names: Sequence[str]) -> str:
-    """How many frozen parameters stay as they are, and which.
+    """Say how many frozen parameters stay as they are, and which.
 
     >>> frozen_in_words(["layers.0.w", "layers.1.w"])
     '2 frozen parameters (requires_grad=False) stay as they are: layers.{0..1}.w.'
@@ -234,7 +234,7 @@ def frozen_in_words(names: Sequence[str]) -> str:
 
 
 def counting_word(names: Sequence[str]) -> int | None:
-    """Which word of dotted names counts the blocks: the first number that differs, else the first number.
+    """Find the word of dotted names that counts the blocks: the first number that differs, else the first number.
 
     >>> counting_word(["1.layers.0.w", "1.layers.1.w"])
     2

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 from torch import nn
@@ -15,15 +14,15 @@ from edgewise.models.model import describe_module
 from edgewise.models.model_map import ModelMap
 from edgewise.models.names.record import AttentionSite, BlockSite, MLPSite, ModelSites, Projection
 from edgewise.nouns.architecture import Architecture
-from edgewise.repair.draw import SCHEMES, Matrix, root_mean_square
-from edgewise.repair.layers import Exclusions, Layers, copies_in_words, copies_of_first, zero_biases
+from edgewise.repair.layers import Exclusions, LayerStack, copies_in_words, copies_of_first, zero_biases
+from edgewise.repair.new_values import SCHEMES, MatrixSize, root_mean_square
 from edgewise.repair.plan import Change
 
 WRITERS = ("output", "mlp_out")
 
 
 @dataclass(frozen=True)
-class Place:
+class MatrixPlace:
     """One matrix: its role as the theory names it, its block, whether it belongs to the described stack."""
 
     role: str  # query key value output mlp_in mlp_linear mlp_out
@@ -36,7 +35,7 @@ class Place:
         return self.role in WRITERS
 
 
-Pairs = list[tuple[Place, Change]]
+Pairs = list[tuple[MatrixPlace, Change]]
 
 
 @dataclass(frozen=True)
@@ -49,16 +48,16 @@ class Recognised:
     weightless: bool
 
     @property
-    def layers(self) -> Layers:
+    def layers(self) -> LayerStack:
         """The blocks that the description is of."""
-        return Layers(tuple(block.name for block in self.sites.blocks), leaf=False)
+        return LayerStack(tuple(block.name for block in self.sites.blocks), leaf=False)
 
-    def places(self) -> Iterator[Place]:
+    def places(self) -> Iterator[MatrixPlace]:
         for index, stack in enumerate(self.sites.stacks):
             for block in stack.blocks:
                 yield from _of_block(block, index == 0)
 
-    def old_std(self, place: Place) -> float | None:
+    def old_std(self, place: MatrixPlace) -> float | None:
         """The root mean square of the matrix; for a model without weights that of its config, where it says one."""
         if not self.weightless:
             parts = [self.model.get_parameter(name) for name in place.matrix.parameters]
@@ -88,7 +87,7 @@ class Recognised:
         return gains.get(role)
 
 
-def recognise(model: nn.Module | ModelMap, tokens: int | None, batch: Any = None) -> Recognised | str:
+def recognise(model: nn.Module | ModelMap, tokens: int | None, batch: object = None) -> Recognised | str:
     """The recognised model, or why the theory does not describe it."""
     where = ModelMap.of(model)
     model = where.model
@@ -143,24 +142,24 @@ def _with_multipliers(model: nn.Module, architecture: Architecture) -> Architect
     return architecture.replace(**{name: getattr(own, name) for name in names})
 
 
-def _of_block(block: BlockSite, described: bool) -> Iterator[Place]:
+def _of_block(block: BlockSite, described: bool) -> Iterator[MatrixPlace]:
     yield from _of_attention(block.attention, block.index, described)
     if block.cross_attention is not None:
         yield from _of_attention(block.cross_attention, block.index, False)
     yield from _of_mlp(block.feed_forward, block.index, described)
 
 
-def _of_attention(site: AttentionSite, block: int, described: bool) -> Iterator[Place]:
+def _of_attention(site: AttentionSite, block: int, described: bool) -> Iterator[MatrixPlace]:
     for role in ("query", "key", "value", "output"):
-        yield Place(role, block, replace(getattr(site, role), role=role), described)
+        yield MatrixPlace(role, block, replace(getattr(site, role), role=role), described)
 
 
-def _of_mlp(site: MLPSite, block: int, described: bool) -> Iterator[Place]:
+def _of_mlp(site: MLPSite, block: int, described: bool) -> Iterator[MatrixPlace]:
     inside = (
         [("mlp_in", site.input)] if site.gate is None else [("mlp_in", site.gate), ("mlp_linear", site.input)]
     )
     for role, matrix in (*inside, ("mlp_out", site.output)):
-        yield Place(role, block, replace(matrix, role=role), described)
+        yield MatrixPlace(role, block, replace(matrix, role=role), described)
     if site.shared is not None:
         yield from _of_mlp(site.shared, block, False)
 
@@ -183,7 +182,7 @@ def with_changes(recognised: Recognised, pairs: Pairs, biases_off: bool) -> Arch
     for place, change in pairs:
         if place.described and change.old_std:
             ratio[place.role, place.block] = change.new_std / change.old_std
-    knobs: dict[str, Any] = {"mlp_bias": 0.0} if biases_off else {}
+    knobs: dict[str, float | tuple[float, ...]] = {"mlp_bias": 0.0} if biases_off else {}
     for name, roles in _KNOBS.items():
         present = getattr(architecture, name)
         if present is None or (architecture.qk_norm and name in ("score_gain", "key_gain")):
@@ -196,15 +195,15 @@ def with_changes(recognised: Recognised, pairs: Pairs, biases_off: bool) -> Arch
     return architecture.replace(**{name: _one(value) for name, value in knobs.items()})
 
 
-def _one(values: Any) -> Any:
+def _one(values: float | tuple[float, ...]) -> float | tuple[float, ...]:
     """One value where the blocks agree to a per cent: the theory is faster, and the difference is sampling."""
     if isinstance(values, tuple) and max(values) - min(values) <= 0.01 * max(values):
         return float(np.mean(values))
     return values
 
 
-def allowed(place: Place, exclusions: Exclusions) -> bool:
-    """Whether a plan may write this matrix, and this is the name it goes by."""
+def allowed(place: MatrixPlace, exclusions: Exclusions) -> bool:
+    """Return whether a plan may write this matrix, under the name that it is listed by."""
     allowed = [exclusions.allows(name) for name in place.matrix.parameters]
     return all(allowed) and all(exclusions.first(name) for name in place.matrix.parameters)
 
@@ -216,7 +215,9 @@ def scheme_changes(recognised: Recognised, exclusions: Exclusions, goal: str) ->
     for place in recognised.places():
         if allowed(place, exclusions):
             m = place.matrix
-            std = scheme.std(Matrix(m.fan_in, m.fan_out, depth, place.writes, place.role in ("query", "key")))
+            std = scheme.std(
+                MatrixSize(m.fan_in, m.fan_out, depth, place.writes, place.role in ("query", "key"))
+            )
             pairs.append((place, Change(m, recognised.old_std(place), std, scheme.draw, scheme.reason)))
     return pairs
 
@@ -247,7 +248,7 @@ def bias_changes(recognised: Recognised, exclusions: Exclusions) -> tuple[Change
     changes: list[Change] = []
     for name in names:
         owner, _, path = name.rpartition(".")
-        changes += zero_biases(recognised.model, Layers((owner,), leaf=False), (path,), exclusions)
+        changes += zero_biases(recognised.model, LayerStack((owner,), leaf=False), (path,), exclusions)
     return tuple(changes)
 
 

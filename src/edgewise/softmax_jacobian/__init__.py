@@ -27,18 +27,21 @@ from edgewise.softmax_jacobian.eigenvalues import (
     extremes_of_rows,
     spectrum,
 )
-from edgewise.softmax_jacobian.invariants import (
+from edgewise.softmax_jacobian.rows import (
     SATURATED,
+    checked,
+    count,
     entropy,
     frobenius,
     helmert,
     log_determinant,
+    log_rest,
+    mass_carrying,
     product,
     saturated,
     tangent_hessian,
     trace,
 )
-from edgewise.softmax_jacobian.rows import checked, count, log_rest, mass_carrying
 
 __all__ = [
     "checked",

@@ -20,7 +20,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from edgewise.errors import BadInput
-from edgewise.probe.isolation import call, observed, tensors
+from edgewise.models.inputs import call, tensors
+from edgewise.models.state import preserved
 from edgewise.progress import progress_bar
 from edgewise.repair.initialize import critical_plan, initialize_
 from edgewise.repair.meter import batch_for
@@ -245,7 +246,7 @@ def lesson(model: nn.Module) -> Lesson:
         batch = batch_for(model)
     except BadInput as refusal:
         raise BadInput(f"no built-in task fits {type(model).__name__}: {refusal} Give batches.") from refusal
-    with observed(model), torch.no_grad():
+    with preserved(model, gradients=True), torch.no_grad():
         out = first_output(call(model, batch))
     inputs = next(tensors(batch))
     if not inputs.is_floating_point():

@@ -65,10 +65,10 @@ def simulated_streams(architecture: Architecture, *, seed: int, start_overlap: f
 def _streams(architecture: Architecture, seed: int, start_overlap: float) -> list[Tensor]:
     import torch
 
-    from edgewise.nets.build import Stack, random_tokens
+    from edgewise.nets.build import BlockStack, random_tokens
 
     torch.manual_seed(seed)
-    tokens, network = random_tokens(architecture, start_overlap), Stack(architecture).double()
+    tokens, network = random_tokens(architecture, start_overlap), BlockStack(architecture).double()
     return network.requires_grad_(False).streams(tokens.requires_grad_(torch.is_grad_enabled()))
 
 

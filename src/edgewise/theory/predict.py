@@ -60,7 +60,16 @@ def predict_transformer(
         return _with_caveats(
             propagate_simplex(architecture, start_overlap, readout, closure, budget), architecture
         )
-    _check_positions(architecture, closure)
+    # Raise for what is written for tokens that are all alike only.
+    if closure != "exact":
+        raise NotCovered(
+            f"closure = {closure!r} needs tokens that are all alike: no mask, RoPE, ALiBi or Gram matrix."
+        )
+    if architecture.kernel != "softmax":
+        raise NotCovered(
+            f"kernel = {architecture.kernel!r} is modelled for tokens that are all alike: no mask, window, RoPE, ALiBi "
+            "or Gram matrix. Leave them out, or use the softmax kernel."
+        )
     from edgewise.theory.gram.drive import propagate_gram
 
     trace = propagate_gram(
@@ -78,19 +87,6 @@ def predict_perceptron(perceptron: Perceptron, start_overlap: float = 0.0) -> Tr
     """Predict two inputs of unit length, and the gradient back [Poole 2016, Schoenholz 2017]."""
     check_start(start_overlap, "token")
     return _with_caveats(trace_perceptron(perceptron, start_overlap), perceptron)
-
-
-def _check_positions(architecture: Architecture, closure: str) -> None:
-    """Raise for what is written for tokens that are all alike only."""
-    if closure != "exact":
-        raise NotCovered(
-            f"closure = {closure!r} needs tokens that are all alike: no mask, RoPE, ALiBi or Gram matrix."
-        )
-    if architecture.kernel != "softmax":
-        raise NotCovered(
-            f"kernel = {architecture.kernel!r} is modelled for tokens that are all alike: no mask, window, RoPE, ALiBi "
-            "or Gram matrix. Leave them out, or use the softmax kernel."
-        )
 
 
 def _with_caveats(trace: Trace, network: Architecture | Perceptron) -> Trace:

@@ -32,14 +32,11 @@ class Quintic:
         cells = len(self.coefficients) - 5
         place = (x - self.low) * (cells / (self.high - self.low))
         first = np.clip(place.astype(np.int64), 0, cells - 1)
-        weights = _quintic_weights(place - first)
+        # The six quintic B-splines that overlap a cell, at 0 <= t <= 1 of it.
+        t = place - first
+        s = 1 - t
+        weights = (s**5 / 120, _second(t), _third(t), _third(s), _second(s), t**5 / 120)
         return np.asarray(sum(w * self.coefficients.take(first + k) for k, w in enumerate(weights)))
-
-
-def _quintic_weights(t: Array) -> tuple[Array, ...]:
-    """The six quintic B-splines that overlap a cell, at 0 <= t <= 1 of it."""
-    s = 1 - t
-    return (s**5 / 120, _second(t), _third(t), _third(s), _second(s), t**5 / 120)
 
 
 def _second(t: Array) -> Array:

@@ -11,7 +11,7 @@ from scipy.special import ndtr
 
 from edgewise.errors import BadInput
 from edgewise.nouns.knobs import ACTIVATIONS
-from edgewise.theory.averages.activations import activation
+from edgewise.theory.averages.activation_averages import activation
 from edgewise.theory.averages.functions import Pointwise
 from edgewise.theory.averages.quadrature import Quadrature
 from tests.support.yardstick import slowness

@@ -7,8 +7,7 @@ import pytest
 from scipy.interpolate import make_interp_spline
 
 from edgewise.theory.averages.functions import SMOOTH
-from edgewise.theory.averages.quadrature import Quadrature
-from edgewise.theory.averages.tables import shipped_splines, shipped_table
+from edgewise.theory.averages.quadrature import Quadrature, shipped_splines, shipped_table
 from edgewise.theory.splines import Quintic
 
 

@@ -12,7 +12,7 @@ from edgewise.nouns.architecture import transformer
 from edgewise.theory.gram import heads as gram_heads
 from edgewise.theory.gram import step as gram_step
 from edgewise.theory.gram.drive import propagate_gram
-from edgewise.theory.gram.sampling import Sampling
+from edgewise.theory.gram.heads import Sampling
 from edgewise.theory.gram.state import Normals, geometry_root, simplex
 from edgewise.theory.gram.step import attend, pull_attention
 from tests.support.some_tokens import geometry, small, tokens

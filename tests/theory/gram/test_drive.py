@@ -14,9 +14,9 @@ from edgewise.errors import BadInput
 from edgewise.nouns.architecture import transformer
 from edgewise.nouns.trace import Trace
 from edgewise.nouns.verdict import Kind, Outcome
-from edgewise.theory.gram import sampling as gram
+from edgewise.theory.gram import heads as gram
 from edgewise.theory.gram.drive import propagate_gram
-from edgewise.theory.gram.sampling import default_samples, fewer_samples
+from edgewise.theory.gram.heads import default_samples, fewer_samples
 from edgewise.theory.gram.state import from_overlaps
 from edgewise.theory.simplex.drive import propagate_simplex
 from tests.support.some_tokens import small

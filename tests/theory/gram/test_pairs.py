@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from edgewise.arrays import Array
-from edgewise.theory.averages.activations import activation
+from edgewise.theory.averages.activation_averages import activation
 from edgewise.theory.gram.pairs import pair_averages, slope_averages
 from edgewise.theory.gram.state import GramState, from_overlaps
 from tests.support.some_tokens import geometry, tokens

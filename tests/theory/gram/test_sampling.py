@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from edgewise.nouns.architecture import Architecture, transformer
-from edgewise.theory.gram import drive, sampling
+from edgewise.theory.gram import drive, heads
 from edgewise.theory.gram.drive import propagate_gram
 from edgewise.theory.gram.state import simplex
 
@@ -48,16 +48,16 @@ def test_joined_draws_answer_like_draws_that_stay_apart() -> None:
 
 
 def test_settled_weighs_what_is_left_against_what_was() -> None:
-    assert sampling.settled(np.array([3.0, 0.1]), 12)
-    assert not sampling.settled(np.array([3.0, 1.0]), 12)
-    assert not sampling.settled(np.array([1.0] * 11), 12)  # a twelfth of all
-    assert not sampling.settled(np.array([np.inf, 0.0]), 4)  # without a skip
+    assert heads.settled(np.array([3.0, 0.1]), 12)
+    assert not heads.settled(np.array([3.0, 1.0]), 12)
+    assert not heads.settled(np.array([1.0] * 11), 12)  # a twelfth of all
+    assert not heads.settled(np.array([np.inf, 0.0]), 4)  # without a skip
 
 
 def test_blocks_that_differ_in_more_than_what_they_see_stay_apart() -> None:
     alike = network(window=(None, 8) * 8).blocks
-    assert sampling.blocks_alike(alike) and alike[0] != alike[1]
-    assert not sampling.blocks_alike(network(mlp_branch=tuple(np.linspace(1.0, 0.5, 16))).blocks)
+    assert heads.blocks_alike(alike) and alike[0] != alike[1]
+    assert not heads.blocks_alike(network(mlp_branch=tuple(np.linspace(1.0, 0.5, 16))).blocks)
 
 
 def test_an_orbit_that_goes_on_as_another_keeps_its_own_level() -> None:

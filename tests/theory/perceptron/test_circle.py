@@ -7,7 +7,7 @@ import pytest
 
 from edgewise.errors import BadInput
 from edgewise.nouns.perceptron import Perceptron
-from edgewise.theory.averages.activations import activation
+from edgewise.theory.averages.activation_averages import activation
 from edgewise.theory.perceptron import drive
 from edgewise.theory.perceptron.edge_of_chaos import length_fixed_point
 from edgewise.theory.perceptron.maps import summary

@@ -7,7 +7,7 @@ import pytest
 
 from edgewise.errors import BadInput
 from edgewise.nouns.perceptron import Perceptron
-from edgewise.theory.averages.activations import activation
+from edgewise.theory.averages.activation_averages import activation
 from edgewise.theory.perceptron import drive, edge_of_chaos, maps, step
 
 TANH, ERF, RELU, GELU = (activation(name) for name in ("tanh", "erf", "relu", "gelu"))

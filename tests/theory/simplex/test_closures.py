@@ -9,9 +9,8 @@ import edgewise
 from edgewise.errors import BadInput
 from edgewise.theory.gram import step as gram_step
 from edgewise.theory.simplex import drive
-from edgewise.theory.softmax.condensation import condensation_ratio, large_n, random_energy
 from edgewise.theory.softmax.integrals import quadrature_moments
-from edgewise.theory.softmax.moments import moment_table
+from edgewise.theory.softmax.moments import condensation_ratio, large_n, moment_table, random_energy
 
 
 def test_large_n_errors_at_64_tokens():

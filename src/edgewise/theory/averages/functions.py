@@ -144,8 +144,19 @@ def from_callable(function: Callable[[Any], Any]) -> Pointwise:
     itself is refused, since its slope statistics are infinite.
     """
     is_torch = _takes_torch(function)
-    value = _torch_derivative(function, 0) if is_torch else _numpy_value(function)
-    _check_values(value)
+    value = (
+        _torch_derivative(function, 0)
+        if is_torch
+        else (lambda x: np.asarray(function(np.asarray(x, dtype=float)), dtype=float))
+    )
+    probe = np.linspace(-4.0, 4.0, 7)
+    values = value(probe)
+    elementwise = values.shape == probe.shape and np.allclose(value(probe[2:4]), values[2:4], rtol=1e-6)
+    if not elementwise or not np.all(np.isfinite(values)) or np.ptp(values) == 0:
+        raise BadInput(
+            f"the activation maps {probe} to {values}: expected an elementwise function, finite and not "
+            "constant; give a numpy or torch callable of one argument"
+        )
     if jumps := _jumps(value, 18):
         raise BadInput(
             f"the activation jumps at x = {jumps[0]:.6g}: expected a continuous function, because chi_1 is "
@@ -186,10 +197,6 @@ def _torch_derivative(function: Callable[[Any], Any], order: int) -> Function:
     return evaluate
 
 
-def _numpy_value(function: Callable[[Any], Any]) -> Function:
-    return lambda x: np.asarray(function(np.asarray(x, dtype=float)), dtype=float)
-
-
 def _differences(value: Function, kinks: tuple[float, ...]) -> tuple[Function, Function]:
     """Fourth-order central differences whose step never reaches across a kink."""
 
@@ -210,17 +217,6 @@ def _differences(value: Function, kinks: tuple[float, ...]) -> tuple[Function, F
         return np.asarray((16 * near - far - 30 * value(x)) / (12 * h**2))
 
     return slope, curvature
-
-
-def _check_values(value: Function) -> None:
-    probe = np.linspace(-4.0, 4.0, 7)
-    values = value(probe)
-    elementwise = values.shape == probe.shape and np.allclose(value(probe[2:4]), values[2:4], rtol=1e-6)
-    if not elementwise or not np.all(np.isfinite(values)) or np.ptp(values) == 0:
-        raise BadInput(
-            f"the activation maps {probe} to {values}: expected an elementwise function, finite and not "
-            "constant; give a numpy or torch callable of one argument"
-        )
 
 
 def _creases(value: Function, kinks: tuple[float, ...]) -> tuple[float, ...]:

@@ -1,9 +1,25 @@
-"""Gaussian averages of an activation without a closed form: over one variable by panels, over a pair by a table."""
+"""Gaussian averages of an activation without a closed form: over one variable by panels, over a pair by a table.
+
+The table holds slope_product and chord on logarithmic lattices, read by cubic splines. Half the sum and half the
+difference of u, u' have variances alpha = q (1 + c) / 2 and beta = q (1 - c) / 2. In (log alpha, log beta) the averages
+are as smooth as can be: for erf 1 / sqrt((1 + 4 alpha)(1 + 4 beta)); kinked activations, smooth in arccos c, are smooth
+there too. For c >= 0 the shared variance is alpha - beta, the private one 2 beta, so on a lattice the smoothed slope
+G(x; 2 beta) is computed once per beta and shared. c < 0 exchanges alpha and beta. Each side is stored by (log of the
+larger, log ratio), one next to the other.
+
+The tables of the named activations are shipped as factors of low rank (`tools/build_tables.py` makes them): a table
+A (I, J) is kept as diag(s) L R with s the largest entry of each row; components whose weight is below 1e-4 are in
+single precision. The error is at most 1e-9 of the largest entry of the row.
+
+Shapes: I lattice values of the larger variance, J of the ratio r = beta / alpha, per side.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cached_property
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from pathlib import Path
 
 import numpy as np
 
@@ -11,16 +27,200 @@ from edgewise.arrays import Array
 from edgewise.errors import BadInput
 from edgewise.theory.averages import gaussian_mean
 from edgewise.theory.averages.functions import Pointwise
-from edgewise.theory.averages.gaussian_mean import Function
-from edgewise.theory.averages.tables import (
-    LARGEST_LENGTH,
-    SMALLEST_LENGTH,
-    PairTable,
-    build_table,
-    shipped_splines,
-    shipped_table,
+from edgewise.theory.averages.gaussian_mean import (
+    REACH,
+    Function,
+    Grain,
+    graded_marks,
+    panel_nodes,
+    smoothed,
 )
-from edgewise.theory.splines import Quintic
+from edgewise.theory.splines import Quintic, spline_values
+
+STEP = 0.125
+SMALLEST_LENGTH, LARGEST_LENGTH = 1e-8, 1e8
+SMALLEST_RATIO = 1e-14  # below it even a steep activation at the largest length sees c = 1
+_COLUMNS = int(np.ceil(-np.log(SMALLEST_RATIO) / STEP)) + 1
+_PADDING = 12  # a spline forgets its edge by a factor 3.7 per node
+_EXTRA = 6  # lattice rows below the smallest length, since alpha >= q / 2, and above for the far side
+
+
+@dataclass(frozen=True)
+class PairTable:
+    """slope_product and chord of one activation for q between `low` and `high`, any e = 1 - c in [0, 2]."""
+
+    coefficients: Array  # of slope_product
+    chord_coefficients: Array
+    low: float = SMALLEST_LENGTH
+    high: float = LARGEST_LENGTH
+
+    def slope_product(self, q: Array, e: Array) -> Array:
+        """E phi' phi' at correlation 1 - e, shapes as q."""
+        rest = np.minimum(e, 2.0 - e)
+        return self._read(self.coefficients, q * (1 - rest / 2), rest, e, _EXTRA)
+
+    def chord(self, q: Array, e: Array) -> Array:
+        """Mean of slope_product over correlations in [1 - e, 1], shapes as q."""
+        return self._read(self.chord_coefficients, q, np.minimum(e, 2.0 - e), e, 0)
+
+    def _read(self, coefficients: Array, length: Array, rest: Array, e: Array, extra: int) -> Array:
+        row = np.log(length / self.low) / STEP + (extra + _PADDING)
+        column = np.log(np.maximum(rest / (2 - rest), SMALLEST_RATIO)) / -STEP + _PADDING
+        column = np.where(e > 1, column + (_COLUMNS + 2 * _PADDING), column)
+        places = [
+            (np.ravel(at) - 1) / (size - 3)
+            for at, size in zip((row, column), coefficients.shape, strict=True)
+        ]
+        return np.asarray(spline_values(coefficients[None], (places[0], places[1]))[0].reshape(np.shape(e)))
+
+
+def build_table(slope: Function, grain: Grain, largest_length: float = LARGEST_LENGTH) -> PairTable:
+    """The table of an activation with this derivative."""
+    low = SMALLEST_LENGTH
+    rows = int(np.ceil(np.log(largest_length / low) / STEP)) + 5  # the last four keep the edge away
+    larger = low * np.exp(STEP * np.arange(-_EXTRA, rows + _EXTRA))
+    slopes = _slope_coefficients(*_lattice(slope, grain, larger))
+    partial = PairTable(slopes, np.empty((0, 0)), low, largest_length)
+    return PairTable(slopes, _chord_coefficients(*_chord_lattice(partial, rows)), low, largest_length)
+
+
+def _chord_lattice(table: PairTable, rows: int) -> tuple[Array, Array]:
+    """(1/e) int_0^e slope_product de' for c >= 0 and c < 0, summed from the small end, each (I, J)."""
+    q = table.low * np.exp(STEP * np.arange(rows))[:, None]
+    s, weights = panel_nodes(STEP * np.arange(float(_COLUMNS)), order=4)  # s = -log r
+    r = np.exp(-s)
+    e, measure = 2 * r / (1 + r), weights * 2 * r / (1 + r) ** 2
+    near = (table.slope_product(*np.broadcast_arrays(q, e)) * measure).reshape(rows, -1, 4).sum(axis=2)
+    far = (table.slope_product(*np.broadcast_arrays(q, 2 - e)) * measure).reshape(rows, -1, 4).sum(axis=2)
+    ratio = np.exp(-STEP * np.arange(_COLUMNS))
+    separations = 2 * ratio / (1 + ratio)
+    tail = table.slope_product(q, np.full_like(q, separations[-1])) * separations[-1]
+    upto = np.concatenate([np.cumsum(near[:, ::-1], axis=1)[:, ::-1] + tail, tail], axis=1)
+    beyond = np.concatenate([np.zeros_like(tail), np.cumsum(far, axis=1)], axis=1)
+    return upto / separations, (upto[:, :1] + beyond) / (2 - separations)
+
+
+def _lattice(slope: Function, grain: Grain, larger: Array) -> tuple[Array, Array]:
+    """E phi' phi' for c >= 0 and for c <= 0, each (I, J)."""
+    near, far = np.empty((2, larger.size, _COLUMNS))
+    for k in range(1 - _COLUMNS, larger.size):
+        i = np.arange(max(0, k), min(larger.size, k + _COLUMNS))
+        smaller = larger[0] * float(np.exp(STEP * k))
+        near[i, i - k], far[i, i - k] = _diagonal(slope, grain, larger[i], smaller)
+    return near, far
+
+
+def _diagonal(slope: Function, grain: Grain, larger: Array, smaller: float) -> tuple[Array, Array]:
+    """E_w G(w) G(+-w) for all points with the same private variance: a sum over one half-line of nodes."""
+    private, shared = 2 * smaller, larger - smaller
+    positive = shared > 1e-3 * larger  # all but c = 0
+    x, weights = _half_line(grain, private, float(larger[-1]), float(larger[0]))
+    right, left = smoothed(slope, x, private, grain), smoothed(slope, -x, private, grain)
+    deviation = np.sqrt(shared[positive, None])
+    density = np.exp(-((x / deviation) ** 2) / 2) / (np.sqrt(2 * np.pi) * deviation) * weights
+    near = np.full(larger.size, smoothed(slope, np.zeros(1), private, grain)[0] ** 2)  # c = 0: G(0)^2
+    far = near.copy()
+    near[positive], far[positive] = density @ (right**2 + left**2), 2 * density @ (right * left)
+    return near, far
+
+
+def _half_line(grain: Grain, private: float, longest: float, shortest: float) -> tuple[Array, Array]:
+    """Nodes on x > 0 that resolve G, and every Gaussian from the shortest shared length to the longest."""
+    smallest = min(grain.scale, 0.5 * (0.1 * max(private, shortest)) ** 0.5)
+    if grain.kinked:
+        smallest = min(smallest, max(0.5 * private**0.5, 1e-7))
+    mirrored = tuple(sorted({abs(x) for x in grain.centres} | {-abs(x) for x in grain.centres}))
+    largest = REACH * longest**0.5
+    marks = graded_marks(mirrored, smallest, largest + max(mirrored))
+    return panel_nodes(np.unique(np.clip(marks, 0.0, largest)))
+
+
+def _slope_coefficients(near: Array, far: Array) -> Array:
+    """Across c = 0 alpha and beta change roles: point (i, -j) of one side is (i + j, j) of the other."""
+    rows = len(near) - _EXTRA
+
+    def beyond(other: Array) -> Array:
+        return np.stack([other[j : rows + j, j] for j in range(_EXTRA, 0, -1)], axis=1)
+
+    return _coefficients((beyond(far), near[:rows]), (beyond(near), far[:rows]))
+
+
+def _chord_coefficients(near: Array, far: Array) -> Array:
+    """Across c = 0 at fixed q the other side simply goes on."""
+    return _coefficients((far[:, _EXTRA:0:-1], near), (near[:, _EXTRA:0:-1], far))
+
+
+def _coefficients(*sides: tuple[Array, Array]) -> Array:
+    """Spline coefficients of the sides next to each other, each (columns beyond c = 0, its own columns)."""
+    from scipy.ndimage import spline_filter
+
+    tables = (np.concatenate(side, axis=1) for side in sides)
+    padded = (_padded(_padded(table, _PADDING).T, _PADDING - _EXTRA).T for table in tables)
+    return np.concatenate([spline_filter(table, order=3) for table in padded], axis=1)
+
+
+def _padded(values: Array, before: int) -> Array:
+    """Continue both ends of axis 0 by the polynomial through the last five rows; a mirror would bend them."""
+    inverse = np.linalg.inv(np.vander(np.arange(-4.0, 1.0), 5))
+
+    def ahead(count: int) -> Array:
+        return np.asarray(np.vander(np.arange(1.0, count + 1), 5) @ inverse)  # (count, 5)
+
+    return np.concatenate([(ahead(before) @ values[4::-1])[::-1], values, ahead(_PADDING) @ values[-5:]])
+
+
+TABLES_FILE = Path(__file__).with_name("averages.npz")
+SINGLE = 1e-4  # weight below which a component is kept in single precision
+TRUNCATION = 1e-11  # weight below which a component is dropped
+
+
+def factors(table: Array) -> dict[str, Array]:
+    """The arrays a table is kept as."""
+    scale = np.abs(table).max(axis=1)
+    left, weights, right = np.linalg.svd(table / scale[:, None], full_matrices=False)
+    parts: dict[str, Array] = {"scale": scale}
+    relative = weights / weights[0]
+    for name, chosen, kind in (
+        ("double", relative >= SINGLE, np.float64),
+        ("single", (relative < SINGLE) & (relative > TRUNCATION), np.float32),
+    ):
+        parts[f"{name}_left"] = (left[:, chosen] * np.sqrt(weights[chosen])).astype(kind)
+        parts[f"{name}_right"] = (np.sqrt(weights[chosen])[:, None] * right[chosen]).astype(kind)
+    return parts
+
+
+def product(parts: dict[str, Array]) -> Array:
+    """The table again."""
+    rest = parts["single_left"].astype(np.float64) @ parts["single_right"].astype(np.float64)
+    return parts["scale"][:, None] * (parts["double_left"] @ parts["double_right"] + rest)
+
+
+def shipped_table(name: str) -> PairTable | None:
+    """The pair averages of a named activation; None where none are shipped."""
+    stored = _stored(name)
+    if not stored:
+        return None
+    tables = [
+        product({key.split(".")[1]: value for key, value in stored.items() if key.startswith(f"{which}.")})
+        for which in ("slope", "chord")
+    ]
+    return PairTable(tables[0], tables[1])
+
+
+def shipped_splines(name: str) -> tuple[Quintic, Quintic] | None:
+    """log E phi^2 and log E phi'^2 of a named activation against log q; None where none are shipped."""
+    stored = _stored(name)
+    if not stored:
+        return None
+    low, high = float(np.log(SMALLEST_LENGTH)), float(np.log(LARGEST_LENGTH))
+    return Quintic(low, high, stored["square"]), Quintic(low, high, stored["slope_square"])
+
+
+@lru_cache(maxsize=4)
+def _stored(name: str) -> dict[str, Array]:
+    with np.load(TABLES_FILE) as file:
+        return {key.partition("/")[2]: file[key] for key in file.files if key.startswith(f"{name}/")}
+
 
 Pair = Callable[[Array, Array], Array]
 LOG_STEP = 0.05  # of the splines over log q

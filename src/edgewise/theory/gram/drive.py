@@ -19,7 +19,7 @@ from edgewise.nouns.architecture import Architecture
 from edgewise.nouns.blocks import Branch
 from edgewise.nouns.provenance import Provenance
 from edgewise.nouns.trace import WEIGHTS, Trace, check_readout
-from edgewise.theory.gram.sampling import (
+from edgewise.theory.gram.heads import (
     SampledBlock,
     Sampling,
     affordable,
@@ -218,7 +218,10 @@ class GramOrbit:
                 return
             after = step(self.state, branch, self.width, sampling, self.seed + 2 * self.site)
             if not _in_range(after.state, sampling.dtype):
-                self._leave_range(after.state)
+                # An answer: norms infinite or 0 from here on, no gradient. What overflowed is not a number.
+                self.left_range = True
+                self.norm[self.site + 1 :] = 0.0 if after.state.norm < 1 else math.inf
+                self.separation[self.site + 1 :] = self.separation[self.site]
                 return
             self.site += 1
             self.norm[self.site], self.separation[self.site] = after.state.norm, after.state.separation
@@ -261,12 +264,6 @@ class GramOrbit:
         if diagonal > 0:
             off = (float(gamma.sum(dtype=np.float64)) - n * diagonal) / (n * (n - 1))
             self.statistics["gradient_coherence"][site] = off / diagonal
-
-    def _leave_range(self, beyond: GramState) -> None:
-        """An answer: norms infinite or 0 from here on, no gradient. What overflowed on the way is not a number."""
-        self.left_range = True
-        self.norm[self.site + 1 :] = 0.0 if beyond.norm < 1 else math.inf
-        self.separation[self.site + 1 :] = self.separation[self.site]
 
 
 def mean_state(orbits: Sequence[GramOrbit]) -> GramState:

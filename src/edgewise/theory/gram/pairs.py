@@ -25,7 +25,7 @@ from numpy.polynomial import chebyshev
 
 from edgewise.arrays import Array
 from edgewise.theory.averages import gaussian_mean
-from edgewise.theory.averages.activations import Activation
+from edgewise.theory.averages.activation_averages import Activation
 from edgewise.theory.gram.state import GramState, Real, without_diagonal
 
 Later = Callable[[], Real]
@@ -51,13 +51,20 @@ class PairAverages:
     """The averages of one state: values at once, slopes when the backward pass asks for them."""
 
     def __init__(self, phi: Activation, state: GramState) -> None:
-        variance = _common_variance(state)
+        low, high = float(state.squares.min()), float(state.squares.max())
+        variance = (low + high) / 2 if high - low <= 1e-12 * high else None
         if variance is not None:
             self.values, self.slopes = _equal(phi, state, variance)
         elif _homogeneous(phi):
             self.values, self.slopes = _scaled(phi, state)
         else:
-            self.values, self.slopes = _unequal(phi, state)
+            wide = state.in_precision(np.float64)
+            table, angle = pair_table(phi, wide.squares), angles(wide.separations)
+            values = table.values(wide, angle).in_precision(state.spreads.dtype)
+            self.values, self.slopes = (
+                values,
+                lambda: table.slope_products(wide, angle).astype(state.spreads.dtype, copy=False),
+            )
 
 
 def _equal(phi: Activation, state: GramState, q: float) -> tuple[GramState, Later]:
@@ -74,18 +81,6 @@ def _equal(phi: Activation, state: GramState, q: float) -> tuple[GramState, Late
     spreads = place.read(_chords(phi, q))
     spreads *= state.spreads
     return GramState(squares, spreads), lambda: place.read(_slopes(phi, q))
-
-
-def _unequal(phi: Activation, state: GramState) -> tuple[GramState, Later]:
-    wide = state.in_precision(np.float64)
-    table, angle = pair_table(phi, wide.squares), angles(wide.separations)
-    values = table.values(wide, angle).in_precision(state.spreads.dtype)
-    return values, lambda: table.slope_products(wide, angle).astype(state.spreads.dtype, copy=False)
-
-
-def _common_variance(state: GramState) -> float | None:
-    low, high = float(state.squares.min()), float(state.squares.max())
-    return (low + high) / 2 if high - low <= 1e-12 * high else None
 
 
 def angles(separations: Real) -> Real:
@@ -184,7 +179,7 @@ class AngleScale:
 
 
 @dataclass(frozen=True)
-class PairTable:
+class VarianceTable:
     """Interpolants of one activation over a range of log q."""
 
     phi: Activation
@@ -210,17 +205,23 @@ class PairTable:
         return _series(self._weights(state), self.slopes, self.scale.forward(angle))
 
     def _weights(self, state: GramState) -> Array:
-        return _lagrange(_unit(np.log(state.squares), self.low, self.high), self.ratios.shape[0])
+        # Values at x of the polynomials that are 1 at one Chebyshev point and 0 at the others (n, K).
+        x = _unit(np.log(state.squares), self.low, self.high)
+        count = self.ratios.shape[0]
+        nodes = chebyshev.chebpts1(count)
+        return np.asarray(
+            np.linalg.solve(chebyshev.chebvander(nodes, count - 1).T, chebyshev.chebvander(x, count - 1).T).T
+        )
 
 
-def pair_table(phi: Activation, squares: Array) -> PairTable:
+def pair_table(phi: Activation, squares: Array) -> VarianceTable:
     """The table that covers these variances; neighbouring layers mostly share one."""
     logs = np.log(squares)
     return _pair_table(phi, math.floor(logs.min() / CELL), math.ceil(logs.max() / CELL))
 
 
 @lru_cache(maxsize=64)
-def _pair_table(phi: Activation, low_cell: int, high_cell: int) -> PairTable:
+def _pair_table(phi: Activation, low_cell: int, high_cell: int) -> VarianceTable:
     low, high = low_cell * CELL, max(high_cell, low_cell + 1) * CELL
     count = 4 + math.ceil(2.0 * (high - low))
     s = low + (high - low) * (1 + chebyshev.chebpts1(count)) / 2
@@ -228,7 +229,7 @@ def _pair_table(phi: Activation, low_cell: int, high_cell: int) -> PairTable:
     nodes = chebyshev.chebpts1(ANGLES)
     slopes = _fit(np.stack([_slope_products(phi, np.exp(s), theta) for theta in scale.inverse(nodes)]))
     chords = _fit(np.stack([_mean_up_to(x, slopes, scale) for x in nodes]))
-    return PairTable(phi, low, high, scale, _ratios(phi, s), slopes, chords)
+    return VarianceTable(phi, low, high, scale, _ratios(phi, s), slopes, chords)
 
 
 def _fit(values: Array) -> Array:
@@ -240,14 +241,6 @@ def _fit(values: Array) -> Array:
 def _unit(values: Array, low: float, high: float) -> Array:
     """[low, high] to [-1, 1]."""
     return np.asarray((2 * values - low - high) / (high - low))
-
-
-def _lagrange(x: Array, count: int) -> Array:
-    """Values at x of the polynomials that are 1 at one Chebyshev point and 0 at the others (n, K)."""
-    nodes = chebyshev.chebpts1(count)
-    return np.asarray(
-        np.linalg.solve(chebyshev.chebvander(nodes, count - 1).T, chebyshev.chebvander(x, count - 1).T).T
-    )
 
 
 def _between(weights: Array, values: Array) -> Array:

@@ -74,7 +74,7 @@ class GramState:
 
     @property
     def roomy(self) -> bool:
-        """Whether single precision suffices: tokens of ordinary length that are well apart."""
+        """True if single precision suffices: tokens of ordinary length that are well apart."""
         return self.separation > ROOMY and 1 / ORDINARY < self.norm < ORDINARY
 
     def in_precision(self, dtype: Precision) -> GramState:

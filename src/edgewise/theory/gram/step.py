@@ -22,10 +22,17 @@ import numpy as np
 from edgewise.arrays import Array
 from edgewise.errors import BadInput
 from edgewise.nouns.blocks import MLP, Attention, Branch, Norm
-from edgewise.theory.averages.activations import activation
-from edgewise.theory.gram.heads import Heads, Mask, banded_product, draw_heads, sandwich, sliding_window_mask
+from edgewise.theory.averages.activation_averages import activation
+from edgewise.theory.gram.heads import (
+    Heads,
+    Mask,
+    Sampling,
+    banded_product,
+    draw_heads,
+    sandwich,
+    sliding_window_mask,
+)
 from edgewise.theory.gram.pairs import PairAverages
-from edgewise.theory.gram.sampling import Sampling
 from edgewise.theory.gram.state import (
     GramState,
     Normals,
@@ -38,7 +45,7 @@ from edgewise.theory.gram.state import (
     square_root,
     without_diagonal,
 )
-from edgewise.theory.softmax.condensation import condensation_ratio
+from edgewise.theory.softmax.moments import condensation_ratio
 
 Pull = Callable[[Real], Real]
 Weights = Mapping[str, float]

@@ -20,7 +20,7 @@ from edgewise.errors import BadInput
 from edgewise.nouns.perceptron import Perceptron
 from edgewise.nouns.provenance import Provenance
 from edgewise.nouns.trace import Trace
-from edgewise.theory.averages.activations import Activation, activation
+from edgewise.theory.averages.activation_averages import Activation, activation
 from edgewise.theory.perceptron.edge_of_chaos import length_fixed_point
 from edgewise.theory.perceptron.state import CircleOrbit, PerceptronOrbit, PerceptronState, start_state
 from edgewise.theory.perceptron.step import PerceptronStep, chi_1, length_map, separation_map, step
@@ -93,7 +93,10 @@ def propagate_circle(
     rows = [(q, 2 * np.sin(t / 2) ** 2, q, 1 / q)]
     for _ in range(perceptron.depth):
         q, e, g, k = rows[-1]
-        x1, x2 = float(chi_1(phi, sw2, q)), _chi_2(phi, sw2, q)
+        x1, x2 = (
+            float(chi_1(phi, sw2, q)),
+            (sw2 * float(phi.curvature_square(q)) if phi.is_smooth else float("inf")),
+        )
         bent = 3 * x2 / x1**2 + k / x1 if x1 > 0 else np.inf
         following = float(length_map(phi, sw2, sb2, q))
         rows.append((following, separation_map(phi, sw2, sb2, np.full_like(e, q), e), x1 * g, bent))
@@ -132,10 +135,6 @@ def depth_beyond_shallow(perceptron: Perceptron, shallow_width: int) -> float:
     if first > bound:
         return 0.0
     return float(np.floor(2 * np.log(bound / first) / np.log(x1)) + 1) if x1 > 1 else float("inf")
-
-
-def _chi_2(phi: Activation, sw2: float, q: float) -> float:
-    return sw2 * float(phi.curvature_square(q)) if phi.is_smooth else float("inf")
 
 
 def _start_length(phi: Activation, perceptron: Perceptron) -> float:

@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike
 
 from edgewise.arrays import Array
 from edgewise.errors import BadInput
-from edgewise.theory.averages.activations import Activation
+from edgewise.theory.averages.activation_averages import Activation
 from edgewise.theory.perceptron.step import FAR, length_map
 
 _LENGTHS = np.exp(np.linspace(np.log(1e-12), np.log(FAR), 561))
@@ -34,7 +34,7 @@ class LengthFixedPoint(NamedTuple):
 def length_fixed_point(
     phi: Activation, weight_variance: ArrayLike, bias_variance: ArrayLike, start: float = 1.0
 ) -> Array:
-    """Where the length goes from `start`: the next fixed point in the direction of motion, 0 or inf if none.
+    """Follow the length from `start` to the next fixed point in the direction of motion, 0 or inf if none.
 
     Bracketed on a logarithmic grid, then bisected. A marginal map (ReLU at sw2 = 2, sb2 = 0) keeps the start.
     """
@@ -183,7 +183,7 @@ def critical_weight_variance(phi: Activation, bias_variance: float) -> float:
     slopes = phi.slope_square(_EDGE_LENGTHS)
     if np.ptp(slopes) <= 1e-9 * slopes[0]:
         return float(1 / slopes[0])
-    candidates = [_variance_at(phi, q) for q in _crossings(phi, bias_variance)]
+    candidates = [(float(1 / phi.slope_square(q)), q) for q in _crossings(phi, bias_variance)]
     reached = [sw2 for sw2, q in candidates if _is_reached(phi, sw2, bias_variance, q)]
     if bias_variance == 0 and float(phi.square(0.0)) == 0 and float(phi.slope_square(0.0)) > 0:
         at_zero = float(1 / phi.slope_square(0.0))  # q* -> 0, where phi is linear
@@ -196,10 +196,6 @@ def _variances(phi: Activation, q: Array) -> tuple[Array, Array]:
     with np.errstate(divide="ignore", invalid="ignore"):
         sw2 = 1 / phi.slope_square(q)
         return np.asarray(sw2), np.asarray(q - sw2 * phi.square(q))
-
-
-def _variance_at(phi: Activation, q: float) -> tuple[float, float]:
-    return float(1 / phi.slope_square(q)), q
 
 
 def _crossings(phi: Activation, bias_variance: float) -> list[float]:
@@ -223,7 +219,7 @@ def _is_reached(phi: Activation, sw2: Array | float, sb2: Array | float, q: Arra
 
 
 def boundary_decay(phi: Activation, weight_variance: float, length: float) -> Decay:
-    """How 1 - c falls with depth l on the boundary, where it is not exponential.
+    """Return how 1 - c falls with depth l on the boundary, where it is not exponential.
 
     smooth:  2 / (q* chi_2 l),  chi_2 = sw2 E phi''^2           [Schoenholz 2017; Hayou 2019]
     kinked:  (9/2) / (k l)^2,   k = sw2 sum_kinks J^2 exp(-x^2/2q*) / (2 pi), J the jump of phi' at x

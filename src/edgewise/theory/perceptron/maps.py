@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike
 
 from edgewise.arrays import Array
 from edgewise.nouns.perceptron import Perceptron
-from edgewise.theory.averages.activations import Activation, activation
+from edgewise.theory.averages.activation_averages import Activation, activation
 from edgewise.theory.perceptron.drive import (
     depth_beyond_shallow,
     propagate_circle,

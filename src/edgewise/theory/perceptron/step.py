@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike
 
 from edgewise.arrays import Array
 from edgewise.nouns.perceptron import Perceptron
-from edgewise.theory.averages.activations import Activation, activation
+from edgewise.theory.averages.activation_averages import Activation, activation
 from edgewise.theory.perceptron.state import PerceptronState
 
 FAR = 1e12

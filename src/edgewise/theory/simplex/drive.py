@@ -18,9 +18,14 @@ from edgewise.nouns.provenance import Provenance
 from edgewise.nouns.trace import WEIGHTS, Trace
 from edgewise.theory.simplex.state import Gradient, Moments, Setting, SimplexState, SimplexStep
 from edgewise.theory.simplex.step import step
-from edgewise.theory.softmax.condensation import condensation_ratio, large_n, random_energy
 from edgewise.theory.softmax.integrals import SoftmaxMoments
-from edgewise.theory.softmax.moments import OverlapMoments, exact_moments
+from edgewise.theory.softmax.moments import (
+    OverlapMoments,
+    condensation_ratio,
+    exact_moments,
+    large_n,
+    random_energy,
+)
 
 SHARP = 1 / 8  # logit variance per head width from which exponents are off by more than 0.015 a block
 

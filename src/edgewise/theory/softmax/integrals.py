@@ -84,7 +84,7 @@ def _log_of(miss: Array, hit: Array) -> Array:
 
 
 def range_of_u(v: float, n: Array) -> tuple[float, float]:
-    """Where u = -log Z + log Gamma lives: log Z is 1-Lipschitz in x, log n + mean x <= log Z <= log n + max x."""
+    """Bound u = -log Z + log Gamma: log Z is 1-Lipschitz in x, log n + mean x <= log Z <= log n + max x."""
     few, many = float(np.min(n)), float(np.log(np.max(n)))
     typical = many + v / 2 if v < 2 * many else np.sqrt(2 * v * many)
     lipschitz = typical + np.sqrt(2 * v * (TAIL + 2 * many))
@@ -93,7 +93,7 @@ def range_of_u(v: float, n: Array) -> tuple[float, float]:
 
 
 def stretch(variance: float, n: Array) -> float:
-    """How much a step may grow: the strip of H^n widens as the spread sqrt(v / (2 log n)) of the largest x."""
+    """Return the factor by which a step may grow: the strip of H^n widens as the spread of the largest x."""
     return max(1.0, float(np.sqrt(variance / (2 * np.log(np.max(n)) + 8))))
 
 

@@ -11,7 +11,7 @@ Shapes: logits (sequences, heads, rows, keys), masked keys at -inf; every statis
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, fields
 from typing import Any
@@ -25,6 +25,7 @@ from torch.overrides import TorchFunctionMode
 from edgewise import softmax_jacobian as jacobian
 from edgewise.arrays import Array
 from edgewise.models.behavior.record import Operation
+from edgewise.probe.geometry import StreamSite
 
 ROWS = 64  # sampled queries, all sequences together
 SOFTMAX = (F.softmax, torch.softmax, torch.Tensor.softmax, torch.special.softmax)
@@ -88,7 +89,7 @@ def _numpy(values: Tensor) -> Array:
 
 
 @dataclass(frozen=True)
-class Attention:
+class AttentionLocation:
     """Where a block's attention runs: the calls of its softmax, else the module; and its heads if they are known."""
 
     block: int
@@ -106,7 +107,7 @@ class Attention:
 class AttentionWatch(TorchFunctionMode):
     """Statistics per block while it is active: `records[block]`, or a reason why not in `refusals[block]`."""
 
-    def __init__(self, attentions: Sequence[Attention], generator: torch.Generator) -> None:
+    def __init__(self, attentions: Sequence[AttentionLocation], generator: torch.Generator) -> None:
         super().__init__()
         self.blocks = {attention.block: attention for attention in attentions}
         self.generator = generator
@@ -141,7 +142,7 @@ class AttentionWatch(TorchFunctionMode):
         """For a traced pass: which block's attention the next call is."""
 
         def begin(block: int) -> Callable[..., None]:
-            def look(*_: Any) -> None:
+            def look(*_: object) -> None:
                 self.current, self._once = block, True
 
             return look
@@ -152,12 +153,12 @@ class AttentionWatch(TorchFunctionMode):
         """Blocks that share a module take their turns in order."""
         turns = iter(indices)
 
-        def hook(*_: Any) -> None:
+        def hook(*_: object) -> None:
             self.current = next(turns, None)
 
         return hook
 
-    def _leave(self, *_: Any) -> None:
+    def _leave(self, *_: object) -> None:
         self.current = None
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -243,7 +244,9 @@ class AttentionWatch(TorchFunctionMode):
             return f"rows rebuilt from queries and keys miss the model's own output by {gap / max(size, 1e-30):.2g}"
         return self.counted(logits)
 
-    def _eager(self, logits: Tensor, dim: int | None = None, *_: Any, **named: Any) -> RowStatistics | None:
+    def _eager(
+        self, logits: Tensor, dim: int | None = None, *_: object, **named: int | None
+    ) -> RowStatistics | None:
         dim, heads = named.get("dim", dim), self.blocks[self.current].heads_of_call  # type: ignore[index]
         if dim is None or logits.ndim < 3:
             return None
@@ -288,7 +291,7 @@ def _masked(logits: Tensor, mask: Tensor | None, is_causal: bool, rows: Tensor) 
 def _functions_of_torch(watch: AttentionWatch) -> Iterator[None]:
     """Inside F.multi_head_attention_forward its two globals report to the watch; restored afterwards."""
 
-    def through(function: Any) -> Callable[..., Any]:
+    def through(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
         return lambda *args, **named: watch.__torch_function__(function, (), args, named)
 
     names = {"scaled_dot_product_attention": FUSED, "softmax": SOFTMAX[0]}
@@ -300,3 +303,138 @@ def _functions_of_torch(watch: AttentionWatch) -> Iterator[None]:
     finally:
         for name, function in before.items():
             setattr(F, name, function)
+
+
+NAMES = ("softmax_gain", "row_gradient_spread", "row_eigenvalue_spread")
+
+
+@dataclass(frozen=True, eq=False)
+class RowBlocks:
+    """Each block of the layer's Jacobian, (..., rows): what it could do (eigenvalues) and what it did (gain)."""
+
+    log_largest: Tensor  # log lambda_1
+    log_smallest: Tensor  # log lambda_{n-1}
+    gain: Tensor  # |J V e| / |V e|; nan where no signal arrives
+    log_gradient: Tensor  # log |dLoss/dz_t|
+
+
+def row_blocks(logits: Tensor, upstream: Tensor) -> RowBlocks:
+    """Blocks of rows with logits (..., n), masked at -inf, and upstream V e (..., n); nan for less than two keys."""
+    alive = torch.isfinite(logits).any(-1)
+    rows = torch.log_softmax(torch.where(alive[..., None], logits, 0.0).double(), -1)
+    several = alive & (jacobian.count(rows) > 1)
+    a = torch.where(torch.isneginf(rows), 0.0, upstream.double())
+    moved = jacobian.product(rows.exp(), a).norm(dim=-1)
+    size = a.norm(dim=-1)
+    spectrum = jacobian.extremes_of_rows(rows, COARSE)
+
+    def only(values: Tensor, where: Tensor) -> Tensor:
+        return torch.where(where, values, math.nan)
+
+    reached = several & (size > 0)
+    return RowBlocks(
+        only(spectrum.largest, several),
+        only(spectrum.smallest, several),
+        only(moved / size, reached),
+        only(moved.log(), several),
+    )
+
+
+def head_statistics(blocks: RowBlocks) -> dict[str, Array]:
+    """Per head, over sequences and rows (sequences, heads, rows) of the blocks.
+
+    softmax_gain           median of |J V e| / |V e|
+    row_gradient_spread    log of the largest over the median |dLoss/dz_t|
+    row_eigenvalue_spread  log of the largest lambda_1 over the smallest lambda_{n-1}, across rows
+    """
+    gain, gradient, top, low = (
+        value.transpose(0, 1).flatten(1)
+        for value in (blocks.gain, blocks.log_gradient, blocks.log_largest, blocks.log_smallest)
+    )
+    values = (
+        gain.nanmedian(-1).values,
+        _largest(gradient) - gradient.nanmedian(-1).values,
+        _largest(top) + _largest(-low),
+    )
+    return {
+        name: np.asarray(value.cpu().numpy(), dtype=np.float64)
+        for name, value in zip(NAMES, values, strict=True)
+    }
+
+
+def _largest(values: Tensor) -> Tensor:
+    """Largest along the last dimension, nan left out; nan where all are."""
+    filled = torch.where(torch.isnan(values), -math.inf, values).amax(-1)
+    return torch.where(torch.isneginf(filled), math.nan, filled)
+
+
+@dataclass(frozen=True, eq=False)
+class SoftmaxCall:
+    """One attention as it ran: its output in the graph, the logits of the sampled rows, and the values."""
+
+    output: Tensor  # of the fused attention (B, H, n, d_h), or the probabilities (B, H, n, keys)
+    logits: Tensor
+    values: Tensor | None  # of the fused attention; the gradient of probabilities is V e already
+
+    def upstream(self, gradient: Tensor, rows: Tensor) -> Tensor:
+        """V e for the sampled rows, from the gradient of `output`."""
+        heads = self.logits.shape[1]
+        shaped = gradient if gradient.ndim == 4 else gradient.unflatten(0, (-1, heads))
+        e = shaped[:, :, rows.to(gradient.device)].double()
+        if self.values is None:
+            return e
+        V = self.values.detach().double()
+        return e @ V.repeat_interleave(heads // V.shape[1], 1).transpose(-1, -2)
+
+
+class GainWatch(AttentionWatch):
+    """An attention watch that also remembers each attention, so that a backward pass can be asked about it."""
+
+    def __init__(self, attentions: Sequence[AttentionLocation], generator: torch.Generator) -> None:
+        super().__init__(attentions, generator)
+        self.calls: dict[int, SoftmaxCall] = {}
+        self._logits: Tensor | None = None
+
+    def statistics(self, logits: Tensor) -> RowStatistics:
+        self._logits = logits
+        return super().statistics(logits)
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        block = self.current
+        result = super().__torch_function__(func, types, args, kwargs)
+        if self._logits is not None and block is not None:
+            named = kwargs or {}
+            values = (named["value"] if "value" in named else args[2]) if func is FUSED else None
+            if func is not FUSED or result.ndim == 4:
+                self.calls[block] = SoftmaxCall(result, self._logits, values)
+            self._logits = None
+        return result
+
+    def gains(self, target: Tensor, start: Tensor | None, listed: Sequence[StreamSite]) -> dict[str, Array]:
+        """Each statistic (sites, heads) for one backward signal; the graph stays. Empty if a layer was refused."""
+        if self.refusals or set(self.calls) != set(self.blocks):
+            return {}
+        order = list(self.calls)
+        outputs = [self.calls[index].output for index in order]
+        gradients = torch.autograd.grad(target, outputs, start, retain_graph=True, allow_unused=True)
+        by_block = {
+            index: head_statistics(self._blocks(self.calls[index], gradient))
+            for index, gradient in zip(order, gradients, strict=True)
+            if gradient is not None
+        }
+        return _at_sites(by_block, listed)
+
+    def _blocks(self, call: SoftmaxCall, gradient: Tensor) -> RowBlocks:
+        with torch.no_grad():
+            return row_blocks(call.logits, call.upstream(gradient, self.rows))
+
+
+def _at_sites(by_block: Mapping[int, dict[str, Array]], listed: Sequence[StreamSite]) -> dict[str, Array]:
+    heads = max((len(statistics[NAMES[0]]) for statistics in by_block.values()), default=0)
+    arrays = {name: np.full((len(listed), heads), np.nan) for name in NAMES} if heads else {}
+    for index, place in enumerate(listed):
+        if place.block is not None and place.block in by_block and place.attends:
+            for name, array in arrays.items():
+                values = by_block[place.block][name]
+                array[index, : len(values)] = values
+    return arrays
