@@ -164,13 +164,14 @@ def test_every_public_name_is_in_the_api() -> None:
             assert getattr(import_module(home), name) is getattr(module, name)
 
 
-def test_every_benchmark_is_listed() -> None:
-    """benchmarks/README.md has one row per benchmark; its result exists."""
+def test_every_benchmark_is_listed_and_imports() -> None:
+    """benchmarks/README.md has one row per benchmark; its result exists, and what it uses of edgewise does."""
     table = (ROOT / "benchmarks/README.md").read_text()
     rows = re.findall(r"^\| `(\w+)\.py` .*\(results/(\w+)\.md\) \|$", table, re.MULTILINE)
     assert {name for name, _ in rows} == set(BENCHMARKS)
     for name, result in rows:
         assert name == result and (ROOT / f"benchmarks/results/{result}.md").is_file()
+        import_module(f"benchmarks.{name}")
 
 
 def test_changelog_begins_with_this_version() -> None:

@@ -68,6 +68,18 @@ def head_only() -> nn.Module:
     return nn.Sequential(encoder().requires_grad_(False), nn.Linear(32, 10))
 
 
+class Prefix(nn.Module):
+    """Learned tokens in front of the input of a frozen network, which alone train."""
+
+    def __init__(self, tokens: int = 4) -> None:
+        super().__init__()
+        self.prefix = nn.Parameter(torch.randn(tokens, 32))
+        self.network = encoder().requires_grad_(False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.network(torch.cat([self.prefix.expand(len(x), -1, -1), x], 1))
+
+
 def partly() -> nn.Module:
     model = encoder()
     for layer in model.layers[:4]:
@@ -92,6 +104,7 @@ def ids() -> dict[str, Tensor]:
 NETWORKS: dict[str, tuple[Callable[[], nn.Module], Callable[[], Any]]] = {
     "lora": (lora, ids),
     "head only": (head_only, lambda: torch.randn(2, 8, 32)),
+    "prefix": (Prefix, lambda: torch.randn(2, 8, 32)),
     "partly": (partly, lambda: torch.randn(2, 8, 32)),
     "tied": (tied, lambda: torch.randn(2, 8, 32)),
 }
@@ -136,7 +149,7 @@ def test_who_means_it_writes_them_too(name: str) -> None:
     assert changed(model, before, frozen=True) == []
 
 
-@pytest.mark.parametrize("name", ["lora", "head only"])
+@pytest.mark.parametrize("name", ["lora", "head only", "prefix"])
 def test_where_only_frozen_weights_would_help_it_says_that_nothing_can_be_changed(name: str) -> None:
     model, batch, before = made(name)
     plan = edgewise.critical_plan(model, batch)
