@@ -8,6 +8,7 @@ import io
 import re
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from torch.utils.checkpoint import checkpoint
 import edgewise
 from edgewise.errors import BadInput
 from tests.monitor.subjects import batches, encoder, hugging_face, loss_of, train
+from tests.support.covering import covering
 
 Loop = Callable[[nn.Module, torch.optim.Optimizer], list[Tensor]]
 
@@ -275,8 +277,7 @@ PLACES = [  # every way from a training step into the monitor, and what lies beh
 ]
 
 
-@pytest.mark.parametrize("quiet", [False, True])
-@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize(("place", "quiet"), covering(PLACES, (False, True)))
 def test_no_error_of_the_monitor_reaches_the_loop(
     place: str,
     quiet: bool,
@@ -289,14 +290,13 @@ def test_no_error_of_the_monitor_reaches_the_loop(
     def broken(*_: Any, **__: Any) -> None:
         raise Broken("on purpose")
 
-    other = _fresh()
-    expected = plain(*other)
+    expected, weights = _unwatched()
     monkeypatch.setattr(place, broken)
     model, optimizer = _fresh()
     with edgewise.watch(model, everything=True, to=tmp_path / "run", quiet=quiet) as handle:
         losses = plain(model, optimizer)
     assert losses == expected
-    assert all(map(torch.equal, model.parameters(), other[0].parameters()))
+    assert all(map(torch.equal, model.parameters(), weights))
     assert handle.error == "Broken: on purpose" and "switched itself off" in handle.unseen[0]
     said = capsys.readouterr().err
     assert len(re.findall(r"has switched itself off at step [01] \(Broken: on purpose\)", said)) == 1
@@ -340,7 +340,7 @@ def test_an_error_while_it_is_switched_off_does_not_reach_the_loop_either(
     def broken(*_: Any, **__: Any) -> None:
         raise Broken("on purpose")
 
-    expected = plain(*_fresh())
+    expected, _ = _unwatched()
     monkeypatch.setattr(f"{M}.instrument.Instrument.before_step", broken)
     model, optimizer = _fresh()
     handle = edgewise.watch(model, everything=True, quiet=True)
@@ -352,7 +352,7 @@ def test_an_error_while_it_is_switched_off_does_not_reach_the_loop_either(
 
 
 def test_a_closed_standard_error_does_not_stop_the_training(monkeypatch: pytest.MonkeyPatch) -> None:
-    expected = plain(*_fresh())
+    expected, _ = _unwatched()
     model, optimizer = _fresh()
     closed = io.StringIO()
     closed.close()
@@ -376,6 +376,13 @@ def test_a_folder_that_is_rejected_leaves_nothing_on_the_model(tmp_path: Path) -
 def _fresh() -> tuple[Any, torch.optim.Optimizer]:
     model = gpt2()
     return model, torch.optim.AdamW(model.parameters(), 1e-3)
+
+
+@cache
+def _unwatched() -> tuple[list[Tensor], list[Tensor]]:
+    """Losses and weights of the loop without a watch."""
+    model, optimizer = _fresh()
+    return plain(model, optimizer), list(model.parameters())
 
 
 def test_nothing_is_left_after_it_closes() -> None:

@@ -18,6 +18,7 @@ from edgewise.monitor.causes import Diagnosis
 from edgewise.monitor.columns import fast_columns
 from edgewise.monitor.series import History, Losses
 from tests.monitor.subjects import encoder, train
+from tests.support.covering import covering
 
 COLUMNS = fast_columns(2)
 NAMES = [column.name for column in COLUMNS]
@@ -193,9 +194,10 @@ class Broken(nn.CrossEntropyLoss):
         return super().forward(input, target) + (self.value if self.calls in self.at else 0.0)
 
 
-@pytest.mark.parametrize("value", [math.nan, math.inf])
-@pytest.mark.parametrize("first", [0, 1, 7])
-@pytest.mark.parametrize("options", [{"everything": True}, {"budget": 1e-6}])
+@pytest.mark.parametrize(
+    ("options", "first", "value"),
+    covering([{"everything": True}, {"budget": 1e-6}], [0, 1, 7], [math.nan, math.inf], strength=2),
+)
 def test_a_loss_that_is_not_finite_alarms_at_once(options: dict[str, Any], first: int, value: float) -> None:
     """From the first step on too, and between rows: it was taken for a loss that nobody reported."""
     model, criterion = encoder(), Broken(range(first, 30), value)

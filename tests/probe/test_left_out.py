@@ -15,6 +15,7 @@ import edgewise
 from edgewise.errors import BadInput
 from edgewise.nouns.trace import Trace
 from edgewise.nouns.verdict import Outcome
+from tests.support.covering import covering
 
 transformers = pytest.importorskip("transformers")
 SIZES = {"num_hidden_layers": 4, "hidden_size": 64, "intermediate_size": 172, "num_attention_heads": 4}
@@ -74,8 +75,7 @@ def without_padding(build: Any) -> edgewise.Verdict:
     return judged(build(), {"input_ids": ids()})[1]
 
 
-@pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("build", [llama, gpt2, bert])
+@pytest.mark.parametrize(("build", "case"), covering([llama, gpt2, bert], [*CASES]))
 def test_the_verdict_is_that_without_padding(build: Any, case: str) -> None:
     batch = CASES[case]
     trace, verdict = judged(build(), batch)

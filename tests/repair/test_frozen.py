@@ -16,6 +16,7 @@ import edgewise
 from edgewise.errors import BadInput
 from edgewise.repair.new_values import module_text
 from edgewise.repair.plan import TOLERANCE
+from tests.support.covering import covering
 from tests.support.stacks import perceptron
 
 
@@ -122,8 +123,7 @@ def changed(model: nn.Module, before: dict[str, Tensor], frozen: bool) -> list[s
     return [n for n, p in parameters if p.requires_grad != frozen and not torch.equal(p, before[n])]
 
 
-@pytest.mark.parametrize("goal", ["critical", "xavier"])
-@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize(("name", "goal"), covering([*NETWORKS], ["critical", "xavier"]))
 def test_frozen_parameters_stay_bit_for_bit(name: str, goal: str) -> None:
     model, batch, before = made(name)
     with pytest.warns(UserWarning, match=r"frozen parameters? \(requires_grad=False\) stay"):

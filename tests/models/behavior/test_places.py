@@ -14,6 +14,7 @@ from edgewise.models.behavior.read import read
 from edgewise.models.behavior.record import Stack
 from edgewise.models.behavior.score_operands import first_pair, first_token
 from tests.models.behavior.test_odd_attention import Block
+from tests.support.covering import covering
 
 from .strangers import rotate
 
@@ -97,9 +98,12 @@ def positions(model: nn.Module) -> set[str | None]:
     return {branch.positions for block in blocks for branch in block if branch.kind == "attention"}
 
 
-@pytest.mark.parametrize("kernel", KERNELS)
-@pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("options", [{}, {"keys": 1}, {"before": False}, {"registers": True}, {"zero": True}])
+BESIDE: list[dict[str, Any]] = [{}, {"keys": 1}, {"before": False}, {"registers": True}, {"zero": True}]
+
+
+@pytest.mark.parametrize(
+    ("kernel", "causal", "options"), covering(KERNELS, (False, True), BESIDE, strength=2)
+)
 def test_keys_beside_the_tokens_are_no_positions(kernel: str, causal: bool, options: dict[str, Any]) -> None:
     """Before them the first tokens had been taken for the memory keys, whose scores differ from each other."""
     model = model_of(kernel=kernel, causal=causal, **options)
@@ -111,13 +115,17 @@ def test_keys_beside_the_tokens_are_no_positions(kernel: str, causal: bool, opti
     assert not any("sum to one" in line for line in described.unmodelled)  # they do, over all keys
 
 
-@pytest.mark.parametrize("kernel", KERNELS)
-@pytest.mark.parametrize("options", [{}, {"before": False}, {"registers": True}, {"causal": True}])
-@pytest.mark.parametrize(("given", "name"), [({"slopes": True}, "linear bias"), ({"turn": True}, "rotary")])
+NAMED = {"linear bias": {"slopes": True}, "rotary": {"turn": True}}
+
+
+@pytest.mark.parametrize(
+    ("kernel", "options", "name"),
+    covering(KERNELS, [{}, {"before": False}, {"registers": True}, {"causal": True}], [*NAMED], strength=2),
+)
 def test_positions_beside_learned_keys_are_what_they_are(
-    kernel: str, options: dict[str, Any], given: dict[str, bool], name: str
+    kernel: str, options: dict[str, Any], name: str
 ) -> None:
-    assert positions(model_of(kernel=kernel, **options, **given)) == {name}
+    assert positions(model_of(kernel=kernel, **options, **NAMED[name])) == {name}
 
 
 @pytest.mark.parametrize("kernel", KERNELS)

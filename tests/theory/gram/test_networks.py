@@ -12,25 +12,25 @@ from edgewise.nouns.architecture import transformer
 from edgewise.theory.gram.drive import propagate_gram
 from edgewise.theory.simplex.drive import propagate_simplex
 from tests.agreement.simulation.simulate import simulate
+from tests.support.covering import covering
+
+READOUTS = ("token", "pooled")
 
 # The two recursions on symmetric networks.
 
+SYMMETRIC: dict[str, dict[str, Any]] = {
+    "pre": {"activation": "gelu", "mlp_bias": 0.3},
+    "sharp": {"score_gain": 4.0, "activation": "relu"},
+    "gated": {"qk_norm": True, "score_gain": 2.0, "gated": True, "activation": "silu", "parallel": True},
+    "post": {"norm": "post", "activation": "tanh", "mlp_in_gain": 1.5, "position_bias": 1.0},
+    "elementwise": {"norm": "sandwich", "norm_kind": "tanh", "norm_slope": 0.7, "attention_branch": 0.5},
+}
 
-@pytest.mark.parametrize("readout", ["token", "pooled"])
-@pytest.mark.parametrize(
-    "knobs",
-    [
-        {"activation": "gelu", "mlp_bias": 0.3},
-        {"score_gain": 4.0, "activation": "relu"},
-        {"qk_norm": True, "score_gain": 2.0, "gated": True, "activation": "silu", "parallel": True},
-        {"norm": "post", "activation": "tanh", "mlp_in_gain": 1.5, "position_bias": 1.0},
-        {"norm": "sandwich", "norm_kind": "tanh", "norm_slope": 0.7, "attention_branch": 0.5},
-    ],
-    ids=["pre", "sharp", "gated", "post", "elementwise"],
-)
-def test_both_recursions_agree(knobs: dict[str, Any], readout: str) -> None:
+
+@pytest.mark.parametrize(("network", "readout"), covering([*SYMMETRIC], READOUTS))
+def test_both_recursions_agree(network: str, readout: str) -> None:
     """The simplex recursion knows finite heads only through the query's length: wide heads."""
-    made = transformer(depth=4, tokens=48, width=512, heads=2, head_width=256, **knobs)
+    made = transformer(depth=4, tokens=48, width=512, heads=2, head_width=256, **SYMMETRIC[network])
     exact = propagate_simplex(made, 0.2, readout)
     dense = propagate_gram(made, start_overlap=0.2, readout=readout, samples=48, draws=3, seed=1)
     assert dense.norm.mean(0) == pytest.approx(exact.norm[0], rel=0.01)
@@ -67,43 +67,54 @@ WEIGHTS = {
 }
 
 
-@pytest.mark.parametrize("readout", ["token", "pooled"])
-@pytest.mark.parametrize(
-    "knobs",
-    [
-        {
-            "causal": True,
-            "rope": True,
-            "gated": True,
-            "activation": "silu",
-            "norm_kind": "rms",
-            "score_gain": 2.0,
-        },
-        {
-            "causal": True,
-            "window": 5,
-            "alibi": True,
-            "activation": "gelu",
-            "mlp_bias": 0.5,
-            "score_gain": 1.5,
-            "position_bias": 1.0,
-        },
-        {
-            "qk_norm": True,
-            "rope": 0.5,
-            "score_gain": 2.0,
-            "key_gain": 1.0,
-            "norm": "post",
-            "activation": "tanh",
-        },
-        {"causal": True, "norm": "none", "activation": "gelu", "attention_branch": 0.7, "mlp_branch": 0.5},
-        {"causal": True, "norm": "sandwich", "parallel": True, "activation": "relu", "kv_heads": 2},
-        {"causal": True, "norm_kind": "erf", "norm_slope": 0.6, "activation": "silu", "gated": True},
-        {"window": 4, "rope": True, "norm": "branch", "output_gain": 2.0, "value_gain": 0.5, "mlp_skip": 0.8},
-    ],
-    ids=["llama", "alibi", "qk-norm", "no-norm", "parallel", "derf", "branch-norm"],
-)
-def test_real_networks(knobs: dict[str, Any], readout: str) -> None:
+REAL: dict[str, dict[str, Any]] = {
+    "llama": {
+        "causal": True,
+        "rope": True,
+        "gated": True,
+        "activation": "silu",
+        "norm_kind": "rms",
+        "score_gain": 2.0,
+    },
+    "alibi": {
+        "causal": True,
+        "window": 5,
+        "alibi": True,
+        "activation": "gelu",
+        "mlp_bias": 0.5,
+        "score_gain": 1.5,
+        "position_bias": 1.0,
+    },
+    "qk-norm": {
+        "qk_norm": True,
+        "rope": 0.5,
+        "score_gain": 2.0,
+        "key_gain": 1.0,
+        "norm": "post",
+        "activation": "tanh",
+    },
+    "no-norm": {
+        "causal": True,
+        "norm": "none",
+        "activation": "gelu",
+        "attention_branch": 0.7,
+        "mlp_branch": 0.5,
+    },
+    "parallel": {"causal": True, "norm": "sandwich", "parallel": True, "activation": "relu", "kv_heads": 2},
+    "derf": {"causal": True, "norm_kind": "erf", "norm_slope": 0.6, "activation": "silu", "gated": True},
+    "branch-norm": {
+        "window": 4,
+        "rope": True,
+        "norm": "branch",
+        "output_gain": 2.0,
+        "value_gain": 0.5,
+        "mlp_skip": 0.8,
+    },
+}
+
+
+@pytest.mark.parametrize(("network", "readout"), covering([*REAL], READOUTS))
+def test_real_networks(network: str, readout: str) -> None:
     """Norm, separation, gradients and every weight gradient by autograd; 24 tokens, width 512, 8 heads, 3 blocks."""
     shape = {
         "depth": 3,
@@ -112,7 +123,7 @@ def test_real_networks(knobs: dict[str, Any], readout: str) -> None:
         "heads": 8,
         "mlp_width": 768,
         "activation": "gelu",
-    } | knobs
+    } | REAL[network]
     made = transformer(**shape)
     real = simulate(shape, seeds=6, start_overlap=0.2, readout=readout, weight_gradients=True)
     dense = propagate_gram(made, start_overlap=0.2, readout=readout, draws=2)

@@ -13,6 +13,7 @@ import edgewise
 from edgewise.errors import BadInput
 from edgewise.theory.simplex.state import Gradient, Setting, SimplexState
 from edgewise.theory.simplex.step import step as apply_branch
+from tests.support.covering import covering
 
 N, WIDTH, HEADS, HEAD_WIDTH = 6, 512, 24, 8
 GAINS = {"score_gain": 0.8, "key_gain": 1.1, "value_gain": 1.3, "output_gain": 0.9}
@@ -54,8 +55,7 @@ def own_and_cross(gram: Tensor) -> tuple[float, float]:
     return diagonal, (gram.sum().item() - N * diagonal) / (N * (N - 1))
 
 
-@pytest.mark.parametrize("kernel", ["gaussian", "bilinear"])
-@pytest.mark.parametrize("overlap", [0.0, 0.6])
+@pytest.mark.parametrize(("kernel", "overlap"), covering(["gaussian", "bilinear"], [0.0, 0.6]))
 def test_one_layer_forward_and_backward(kernel: str, overlap: float) -> None:
     torch.manual_seed(0)
     seen: dict[str, list[float]] = {}
