@@ -15,6 +15,7 @@ from torch import nn
 
 import edgewise
 from edgewise import landscape
+from tests.support.covering import covering
 from tests.support.unchanged import differences, everything, prepared
 from tests.support.zoo import ZOO, batch, loss
 
@@ -68,11 +69,14 @@ VERBS: dict[str, Verb] = {
     "rebalanced": landscape.rebalanced,
 }
 LONG = ("structure", "describe", "predict", "measure", "critical_plan", "learning_rate", "top_eigenvalue")
+IN_TURN = ("total_changes", "open and close a watch", "rebalanced", "audit_initialization")
 FEW = ("module twice, run whole", "buffers")  # the others with the slow tests
+OTHERS = [name for name in ZOO if name not in FEW]
 PAIRS = [
-    pytest.param(verb, name, marks=pytest.mark.slow if verb in LONG and name not in FEW else ())
-    for verb in VERBS
-    for name in ZOO
+    *((verb, name) for verb in VERBS for name in FEW),
+    *((verb, name) for verb in VERBS if verb not in (*LONG, *IN_TURN) for name in OTHERS),
+    *covering(IN_TURN, OTHERS),
+    *(pytest.param(verb, name, marks=pytest.mark.slow) for verb in LONG for name in OTHERS),
 ]
 
 
