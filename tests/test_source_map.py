@@ -18,7 +18,7 @@ IDEAS = {
     "rotary": "optim/query_key.py",
     "synthetic": "rehearsal/training_batches.py",
     "constant answer": "rehearsal/baseline.py",
-    "Dask": "study/workers.py",
+    "Dask": "study/engine.py",
     "CIFAR-10": "study/tasks.py",
     "Lightning": "integrations/lightning.py",
 }

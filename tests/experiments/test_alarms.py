@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from edgewise.study import load_recipe
+from edgewise.study.engine import measured
 from edgewise.study.store import dumps
-from edgewise.study.workers import measured
 
 FOLDER = Path(__file__).parents[2] / "experiments" / "alarms"
 RECIPES = ("held_out", "default_budget")

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from edgewise.errors import BadInput
+from edgewise.study import engine as backends
 from edgewise.study import load_recipe
-from edgewise.study import workers as backends
 from edgewise.study.engine import Work, run
 from edgewise.study.store import files_of
 from tests.support.recipes import write_recipe

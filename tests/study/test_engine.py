@@ -9,7 +9,7 @@ import pytest
 
 import edgewise
 from edgewise.errors import BadInput
-from edgewise.study import engine, load_recipe, store, workers
+from edgewise.study import engine, load_recipe, store
 from edgewise.study.engine import Results, Work, run
 from tests.support.recipes import PARTS, write_recipe
 
@@ -164,8 +164,8 @@ def test_damaged_records_are_told_and_measured_again(tmp_path: Path) -> None:
 def test_a_worker_of_another_version_does_not_measure(tmp_path: Path) -> None:
     work = work_of(write_recipe(tmp_path))
     work.records.mkdir(parents=True)
-    job = workers.RunJob(str(work.recipe.path), str(work.records), "", version="0.0.9")
-    done = workers.work(job, work.cases[0])
+    job = engine.RunJob(str(work.recipe.path), str(work.records), "", version="0.0.9")
+    done = engine.work(job, work.cases[0])
     assert f"A worker has edgewise {edgewise.__version__}, the run has 0.0.9" in done.refusal
     assert lines(work) == 0
 
@@ -173,11 +173,11 @@ def test_a_worker_of_another_version_does_not_measure(tmp_path: Path) -> None:
 def test_a_recipe_that_is_edited_during_a_run_is_named(tmp_path: Path) -> None:
     work = work_of(write_recipe(tmp_path))
     work.records.mkdir(parents=True)
-    job = workers.RunJob(str(work.recipe.path), str(work.records), workers.source_of(work.recipe.path))
-    assert not workers.work(job, work.cases[0]).refusal
+    job = engine.RunJob(str(work.recipe.path), str(work.records), engine.source_of(work.recipe.path))
+    assert not engine.work(job, work.cases[0]).refusal
     write_recipe(tmp_path, helper="def square(x):\n    return 3 * x * x\n")
-    workers._recipe.cache_clear()  # as in a worker that starts now
-    assert "was edited since the run began" in workers.work(job, work.cases[1]).refusal
+    engine._recipe.cache_clear()  # as in a worker that starts now
+    assert "was edited since the run began" in engine.work(job, work.cases[1]).refusal
     assert lines(work) == 1
 
 

@@ -13,8 +13,7 @@ from torch import Tensor, nn
 
 import edgewise
 from edgewise.study import prove
-from edgewise.study.paired_training import Learner, _digits, lesson
-from edgewise.study.proof import Arm, Proof, compare
+from edgewise.study.proof import Arm, Learner, Proof, _digits, compare, lesson
 from tests.support.stacks import Convolutions, encoder, perceptron
 
 

@@ -109,7 +109,7 @@ def fix(
         write_module(cure.plan, module, title)
     proof = None
     if prove:
-        from edgewise.study.paired_training import prove as prove_plan
+        from edgewise.study.proof import prove as prove_plan
 
         with prints_aside(), ProgressBar("training as it is and with the plan", 0.0) as bar:
             data = None if batches is None else batches.several

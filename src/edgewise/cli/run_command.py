@@ -87,7 +87,7 @@ def run(
     os.environ.setdefault("MPLBACKEND", "Agg")  # figures are files here, with or without a screen
     _check(recipe, listing, full, recorded, keep, fresh)
     if scheduler is not None:  # one that cannot be is rejected before the recipe is loaded
-        from edgewise.study.workers import check_address
+        from edgewise.study.engine import check_address
 
         check_address(scheduler)
     if listing:

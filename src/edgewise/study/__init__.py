@@ -6,7 +6,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from edgewise.study.paired_training import prove
+    from edgewise.study.proof import prove
     from edgewise.study.random_network import simulated, simulated_orbit, simulated_streams
     from edgewise.study.recipe import (
         Claim,
@@ -33,7 +33,7 @@ _HOMES = {
     "seed_count": "recipe",
     "select": "recipe",
     "recorded_results": "results_file",
-    "prove": "paired_training",
+    "prove": "proof",
     "simulated": "random_network",
     "simulated_orbit": "random_network",
     "simulated_streams": "random_network",

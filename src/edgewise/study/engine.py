@@ -1,20 +1,34 @@
-"""Engine of recipes: measure what is missing, serially, on all cores or on a cluster; resume after a kill."""
+"""Engine of recipes: measure what is missing, in this process, on all cores (joblib) or on a Dask cluster; resume.
+
+A worker loads the recipe once, measures a case, and stores the outcome before it answers.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import os
+import random
+import re
+import signal
+import sys
+import threading
 import time
-from collections.abc import Callable, Collection, Iterator
-from contextlib import closing
+import traceback
+import warnings
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import lru_cache, partial
+from importlib.util import find_spec
+from itertools import islice
 from pathlib import Path
+from typing import Any
 
+from edgewise import __version__
 from edgewise.errors import BadInput
 from edgewise.study import store
-from edgewise.study.recipe import Recipe, Result
-from edgewise.study.store import Stamp, dumps
-from edgewise.study.workers import RunJob, WorkerDied, answers, source_of
+from edgewise.study.recipe import Recipe, Result, load_recipe
+from edgewise.study.store import Record, Stamp, Writer, commit, dumps, loads, stamp
 
 RECORDS = "records"
 PER_CORE = 64  # processes; cases that wait may use more of them than there are cores
@@ -198,3 +212,230 @@ def _noted(cases: list[str], sent: set[str]) -> Iterator[str]:
     for case in cases:
         sent.add(case)
         yield case
+
+
+_THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+_SECONDS_BETWEEN_LOOKS = 0.5
+_SECONDS_TO_CONNECT = 20
+_PROTOCOLS = ("tcp", "tls", "ucx", "ws", "wss")
+_ADDRESS = re.compile(rf"((?:{'|'.join(_PROTOCOLS)})://)?(\[[0-9a-fA-F:.]+\]|[^\s:/\[\]]+):\d{{1,5}}/?")
+_AHEAD = 256  # cases sent ahead at least, so that a cluster that grows finds work waiting
+_one_at_a_time = threading.RLock()  # a Dask worker may have several threads, random numbers are the process's
+
+
+@dataclass(frozen=True)
+class RunJob:
+    """What all cases of one run have in common; small, because it travels with every case.
+
+    source: `source_of` the recipe at the run. version: of edgewise there. parent: the process that a worker must not
+    outlive, if it is its child.
+    """
+
+    recipe: str
+    records: str
+    source: str
+    version: str = __version__
+    parent: int | None = None
+
+
+@dataclass(frozen=True)
+class Done:
+    """A worker's answer; the value itself is already in the store. A `refusal` stops the run."""
+
+    case: str
+    failed: bool = False
+    refusal: str = ""
+
+
+def work(job: RunJob, case_text: str) -> Done:
+    """Measure one case and append its record; a case that raises is recorded as failed."""
+    if job.parent is not None:
+        _live_with(job.parent)
+    try:
+        with _one_at_a_time:
+            record = measured(_recipe(job.recipe, job.source, job.version), case_text)
+            try:
+                _writer(job.records, os.getpid()).append(record)
+            except OSError:  # its last line may be torn: the file is left, and another one begun
+                _writer.cache_clear()
+                raise
+    except BadInput as mistake:
+        return Done(case_text, refusal=str(mistake))
+    return Done(case_text, failed=record.error is not None)
+
+
+def measured(recipe: Recipe, case_text: str) -> Record:
+    """Return the record of one case, whatever `measure` did; raises `BadInput` for values that a file cannot hold."""
+    _prepare(case_text)
+    value, error, began = None, None, _processor()
+    try:
+        value = recipe.module.measure(loads(case_text))
+    except (Exception, SystemExit):  # noqa: BLE001  whatever a case raises is its outcome, and must not stop the others
+        error = traceback.format_exc()
+    seconds = round(_processor() - began, 6)
+    checked = None if error else recipe.checked_value(value)
+    return Record(loads(case_text), seconds, checked, error, stamp())
+
+
+def _processor() -> float:
+    """Seconds of the processor that this process and its finished children took, which other programs do not change."""
+    return time.process_time() + sum(os.times()[2:4])
+
+
+def _prepare(case_text: str) -> None:
+    """Global random numbers begin at the case, so that neither order nor worker changes a result; one thread."""
+    seed = int.from_bytes(hashlib.sha256(case_text.encode()).digest()[:4], "big")
+    random.seed(seed)
+    if "numpy" in sys.modules:
+        sys.modules["numpy"].random.seed(seed)
+    if torch := sys.modules.get("torch"):
+        torch.default_generator.manual_seed(
+            seed
+        )  # torch.manual_seed writes down the stack for a GPU, each time
+        if torch.cuda.is_initialized():
+            torch.cuda.manual_seed_all(seed)
+        if torch.get_num_threads() != 1:
+            torch.set_num_threads(1)
+
+
+@lru_cache(maxsize=8)
+def _recipe(path: str, source: str, version: str) -> Recipe:
+    """The recipe, loaded once per process; one run must not be measured by two versions of it or of edgewise."""
+    if __version__ != version:
+        raise BadInput(
+            f"A worker has edgewise {__version__}, the run has {version}. Install the same version everywhere."
+        )
+    commit()  # now, and not when the first case is done: the checkout may have moved on by then
+    recipe = load_recipe(path)
+    if source_of(Path(path)) != source:
+        raise BadInput(f"{path} or a file beside it was edited since the run began. Run again.")
+    return recipe
+
+
+def source_of(path: Path) -> str:
+    """Return a digest of a recipe and the Python files beside it, so that no process measures with another version
+    of them.
+    """
+    texts = [file.read_bytes() for file in sorted(path.parent.glob("*.py"))]
+    return hashlib.sha256(b"\0".join(texts)).hexdigest()[:16]
+
+
+@lru_cache(maxsize=8)
+def _writer(folder: str, process: int) -> Writer:  # noqa: ARG001  a forked process must not use its parent's file
+    return Writer(Path(folder))
+
+
+def _begin(parent: int) -> None:
+    """A worker leaves Ctrl-C to the run, which ends it: interrupted while it waits, it would print a traceback."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    _live_with(parent)
+
+
+@lru_cache(maxsize=8)
+def _live_with(parent: int) -> None:
+    """End this process soon after its parent: a run that was killed must not leave workers computing for nobody."""
+
+    def wait() -> None:
+        while os.getppid() == parent:
+            time.sleep(_SECONDS_BETWEEN_LOOKS)
+        os._exit(1)  # at any moment: a torn record is detected and measured again
+
+    threading.Thread(target=wait, daemon=True).start()
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Use one thread for numerical libraries, as in workers: the same sums in the same order."""
+    before = {name: os.environ.get(name) for name in _THREADS}
+    torch = sys.modules.get("torch")
+    threads = torch.get_num_threads() if torch else None
+    os.environ.update(dict.fromkeys(_THREADS, "1"))
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name) if value is None else os.environ.update({name: value})
+        if torch and threads:
+            torch.set_num_threads(threads)
+        _writer.cache_clear()
+
+
+class WorkerDied(Exception):
+    """A worker was killed (by the system, by a person, by running out of memory); its case is not done."""
+
+
+def answers(
+    job: RunJob, cases: Iterable[str], workers: int, scheduler: str | None
+) -> Generator[Done, None, None]:
+    """Measure cases and answer in the order in which they finish; the records are stored by the workers."""
+    if scheduler is not None:
+        yield from _on_cluster(job, cases, scheduler)
+    elif workers > 1:
+        yield from _on_cores(replace(job, parent=os.getpid()), cases, workers)
+    else:
+        with one_thread():
+            yield from (work(job, case) for case in cases)
+
+
+def _on_cores(job: RunJob, cases: Iterable[str], workers: int) -> Iterator[Done]:
+    """joblib with loky: processes of one thread; short cases travel in batches, each is stored when it is done."""
+    from joblib import Parallel, delayed, parallel_config
+    from joblib.externals.loky.process_executor import BrokenProcessPool
+
+    settings: dict[str, Any] = {"initializer": _begin, "initargs": (job.parent,)}  # also without a case
+    with parallel_config(backend="loky", inner_max_num_threads=1, **settings):
+        parallel: Any = Parallel(n_jobs=workers, return_as="generator_unordered", pre_dispatch=2 * workers)
+        stream = parallel(delayed(work)(job, case) for case in cases)
+        try:
+            for done in stream:  # noqa: UP028  `yield from` would close the stream itself, before the filter below
+                yield done
+        except BrokenProcessPool as death:
+            raise WorkerDied(str(death)) from death
+        finally:
+            with warnings.catch_warnings():
+                warnings.simplefilter(
+                    "ignore", UserWarning
+                )  # joblib's advice about cancelled cases: we mean to
+                stream.close()
+
+
+def _on_cluster(job: RunJob, cases: Iterable[str], address: str) -> Iterator[Done]:
+    """Dask itself, some cases sent ahead (joblib's own Dask backend works here when a cluster has one worker)."""
+    with _client(address) as client:
+        from distributed import KilledWorker, as_completed
+
+        waiting, measure = iter(cases), partial(work, job)
+        ahead = max(_AHEAD, 2 * sum(client.nthreads().values()))
+        first = client.map(measure, list(islice(waiting, ahead)), pure=False)
+        stream = as_completed(first, with_results=True, loop=client.loop)
+        try:
+            for batch in stream.batches():
+                stream.update(client.map(measure, list(islice(waiting, len(batch))), pure=False))
+                yield from (done for _, done in batch)
+        except KilledWorker as death:
+            raise WorkerDied(str(death)) from death
+
+
+def check_address(address: str) -> None:
+    """Check a scheduler's address before anything waits for it."""
+    if not _ADDRESS.fullmatch(address):
+        raise BadInput(
+            f"--scheduler {address!r} is not an address. Write PROTOCOL://HOST:PORT, as in tcp://head:8786; protocols: "
+            f"{', '.join(_PROTOCOLS)}."
+        )
+
+
+def _client(address: str) -> Any:
+    """A connection to a Dask scheduler at which at least one worker has arrived."""
+    if find_spec("distributed") is None:
+        raise BadInput("--scheduler needs Dask, which is not installed: pip install 'edgewise[distributed]'.")
+    from distributed import Client
+
+    try:
+        client = Client(address, timeout=_SECONDS_TO_CONNECT, set_as_default=False)
+    except (OSError, ValueError) as error:
+        raise BadInput(
+            f"No Dask scheduler answers at {address}: {error}. Start one with `dask scheduler`."
+        ) from error
+    client.wait_for_workers(1)
+    return client

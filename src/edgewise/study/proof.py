@@ -1,18 +1,38 @@
-"""Proof that a plan helps, or does not: both arms over seeds, effect size, p-value, paragraph, picture."""
+"""`prove`: train a model as it is and with a plan on the same data and seeds, compare; effect size, p-value, paragraph.
+
+For a module that brings no data there is something to learn: digits for streams, vectors and images, bytes for token
+ids. A module that takes (inputs, labels) is trained as it is. Any other gets an entrance (one matrix) if its input is
+not the task's, and a readout (one matrix) if its output has no logits; both are the same in both arms of a proof.
+"""
 
 from __future__ import annotations
 
+import inspect
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
+from itertools import cycle
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
 from scipy import stats
+from torch import Tensor, nn
+from torch.nn import functional as F
 
+from edgewise.errors import BadInput
 from edgewise.nouns.verdict import finite
-from edgewise.study.train import TRAINS
+from edgewise.models.inputs import call, tensors
+from edgewise.models.state import preserved
+from edgewise.progress import progress_bar
+from edgewise.repair.initialize import critical_plan, initialize_
+from edgewise.repair.meter import batch_for
+from edgewise.repair.plan import Plan
+from edgewise.study.store import Document
+from edgewise.study.tasks import Task, task
+from edgewise.study.train import TRAINS, Schedule, Tuned, train
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -33,7 +53,7 @@ class Arm:
     def trained(self, chance: float) -> int:
         return sum(final < TRAINS * chance for final in self.finals)
 
-    def json(self) -> dict[str, Any]:
+    def json(self) -> Document:
         thinned = [[finite(x) for x in losses[:: max(1, len(losses) // 50)]] for losses in self.losses]
         return {
             "name": self.name,
@@ -99,7 +119,7 @@ class Proof:
         count = len(self.plain.finals)
         return 2 * self.plain.trained(self.chance) < count < 2 * self.planned.trained(self.chance)
 
-    def json(self) -> dict[str, Any]:
+    def json(self) -> Document:
         c = self.difference
         return {
             "verdict": self.verdict,
@@ -159,3 +179,275 @@ def spread(finals: Sequence[float]) -> str:
     """Return mean and standard deviation of some final losses, as text."""
     middle = float(np.mean(finals))
     return f"{middle:.3f}" if len(finals) < 2 else f"{middle:.3f} ± {float(np.std(finals, ddof=1)):.3f}"
+
+
+Pair = tuple[Tensor, Tensor]
+Loss = Callable[[nn.Module, Tensor, Tensor], Tensor]
+Batches = Callable[[int], Iterable[Pair]]  # a seed to its batches
+RATES = (3e-4, 1e-3, 3e-3)
+
+
+def prove(
+    factory: Callable[[], nn.Module],
+    plan: Plan | str = "critical",
+    batches: Batches | Sequence[Pair] | None = None,
+    *,
+    steps: int = 200,
+    seeds: int = 3,
+    rates: Sequence[float] = RATES,
+    optimizer: str = "adamw",
+    size: int = 32,
+    loss: Loss | None = None,
+    first_seed: int = 0,
+    progress: Callable[[float], None] | None = None,
+    trial: float = 0.25,
+    second_look: float | None = None,
+    schedule: Schedule | None = None,
+    clip: float | None = None,
+) -> Proof:
+    """Train both arms on the same batches and compare their final losses, seed by seed.
+
+    factory   makes the model; it is seeded before each call, so that both arms start from the same draw
+    plan      a Plan of such a model, or a goal for which one is made from the first model
+    batches   a function of the seed, or a list, of (inputs, labels); default: a built-in task that fits the model
+    loss      of (model, inputs, labels); default: cross-entropy of the model's output
+    rates     tried in each arm and seed by successive halving; the best continues
+    progress  called with the fraction done; without it a bar is shown on a terminal
+    trial, second_look, schedule, clip  for both arms, as in `edgewise.study.train.train`
+    """
+    if steps < 2 or seeds < 1:
+        raise BadInput(
+            f"steps must be at least 2 and seeds at least 1, got steps = {steps}, seeds = {seeds}."
+        )
+    first = _seeded(factory, first_seed)
+    learner, stream, chance, name = _task(first, batches, size, loss)
+    plan = plan if isinstance(plan, Plan) else _plan(learner(first), stream, plan)
+    tuned: dict[str, list[Tuned]] = {"as it is": [], plan.goal: []}
+    runs = [(seed, arm) for seed in range(first_seed, first_seed + seeds) for arm in tuned]
+    with progress_bar(progress, "prove") as tell:
+        for done, (seed, arm) in enumerate(runs):
+            start = partial(_start, factory, learner, seed, plan if arm == plan.goal else None)
+            run = train(
+                start,
+                partial(stream, seed),
+                optimizer=optimizer,
+                rates=rates,
+                steps=steps,
+                trial=trial,
+                second_look=second_look,
+                schedule=schedule,
+                clip=clip,
+            )
+            tuned[arm].append(run)
+            tell((done + 1) / len(runs))
+    arms = [_arm(arm, runs) for arm, runs in tuned.items()]
+    chance = chance if chance is not None else max(losses[0] for arm in arms for losses in arm.losses)
+    return Proof(arms[0], arms[1], compare(arms[0].finals, arms[1].finals), chance, steps, str(plan), name)
+
+
+class _Own(nn.Module):
+    """The user's model and loss as (inputs, labels) to (loss,)."""
+
+    def __init__(self, core: nn.Module, loss: Loss) -> None:
+        super().__init__()
+        self.core, self.loss = core, loss
+
+    def forward(self, inputs: Tensor, labels: Tensor) -> tuple[Tensor]:
+        return (self.loss(self.core, inputs, labels),)
+
+
+def _task(
+    first: nn.Module, batches: Batches | Sequence[Pair] | None, size: int, loss: Loss | None
+) -> tuple[Callable[[nn.Module], nn.Module], Batches, float | None, str]:
+    """How a model becomes a learner, the batches of a seed, the loss of a guess (or None), and the task's name."""
+    if batches is None:
+        fit = lesson(first)
+        return fit.wrap, fit.batches(size), fit.task.chance, fit.task.name
+    own = loss or _default_loss
+    if callable(batches):
+        return (lambda core: _Own(core, own)), batches, None, "given batches"
+    if not batches:
+        raise BadInput("batches is empty: expected at least one (inputs, labels).")
+    given = list(batches)
+
+    def stream(seed: int) -> Iterable[Pair]:
+        """The list again and again, begun at the seed's place."""
+        start = seed % len(given)
+        return cycle([*given[start:], *given[:start]])
+
+    return (lambda core: _Own(core, own)), stream, None, "given batches"
+
+
+def _default_loss(model: nn.Module, inputs: Tensor, labels: Tensor) -> Tensor:
+    """Cross-entropy of the model's output, tokens and samples alike; -100 marks labels that do not count."""
+    logits = first_output(model(inputs))
+    return F.cross_entropy(logits.flatten(0, -2).float(), labels.flatten())
+
+
+def _seeded(factory: Callable[[], nn.Module], seed: int) -> nn.Module:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return factory()
+
+
+def _plan(learner: nn.Module, stream: Batches, goal: str) -> Plan:
+    """The plan of the core, on what the task gives it."""
+    inputs = next(iter(stream(0)))[0]
+    core = getattr(learner, "core", learner)
+    with torch.no_grad():
+        batch: Any = learner.core_input(inputs) if isinstance(learner, Learner) else inputs
+    return critical_plan(core, batch, goal=goal)
+
+
+def _start(
+    factory: Callable[[], nn.Module], wrap: Callable[[nn.Module], nn.Module], seed: int, plan: Plan | None
+) -> nn.Module:
+    """The seed's model, wrapped, with the plan written into it; entrance and readout do not depend on the arm."""
+    core = _seeded(factory, seed)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(10_000 + seed)
+        model = wrap(core)
+    if plan is not None:
+        initialize_(core, plan=plan, generator=seed)
+    return model.train()
+
+
+def _arm(name: str, runs: Sequence[Tuned]) -> Arm:
+    """A run that diverged learned nothing: its final loss is its first."""
+    finals = [run.best.losses[0] if math.isinf(final := run.best.final()) else final for run in runs]
+    best = [run.best for run in runs]
+    return Arm(name, tuple(tuple(run.losses) for run in best), tuple(run.rate for run in best), tuple(finals))
+
+
+class Learner(nn.Module):
+    """entrance, core, readout: (inputs, labels) to (loss,), whatever the core takes and gives."""
+
+    def __init__(
+        self, core: nn.Module, entrance: nn.Module, readout: nn.Module | None, per_token: bool
+    ) -> None:
+        super().__init__()
+        self.core, self.entrance, self.readout, self.per_token = core, entrance, readout, per_token
+
+    def features(self, inputs: Tensor) -> Tensor:
+        """Return what the readout reads: (B, f), or (B, n, f) where every token has a label."""
+        out = first_output(call(self.core, self.core_input(inputs)))
+        if out.ndim > 3:
+            return out.flatten(2).mean(-1)
+        return out if self.per_token or out.ndim == 2 else out.mean(1)
+
+    def core_input(self, inputs: Tensor) -> Any:
+        """Return the task's inputs as the core takes them."""
+        stream = self.entrance(inputs)
+        return {"pixel_values": stream} if _takes(self.core, "pixel_values") else stream
+
+    def forward(self, inputs: Tensor, labels: Tensor) -> tuple[Tensor]:
+        logits = self.features(inputs)
+        logits = logits if self.readout is None else self.readout(logits)
+        return (F.cross_entropy(logits.flatten(0, -2).float(), labels.flatten()),)
+
+
+class _Fold(nn.Module):
+    """Bytes folded into a smaller vocabulary."""
+
+    def __init__(self, vocabulary: int) -> None:
+        super().__init__()
+        self.vocabulary = vocabulary
+
+    def forward(self, ids: Tensor) -> Tensor:
+        return ids % self.vocabulary
+
+
+class _Positioned(nn.Module):
+    """Patches (B, 16, 4) to a stream (B, 16, d) of unit mean square, half of it from positions."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.patch, self.position = _matrix(4, width), nn.Parameter(torch.randn(16, width))
+
+    def forward(self, patches: Tensor) -> Tensor:
+        return (self.patch(patches) + self.position) / math.sqrt(2)
+
+
+class _Image(nn.Module):
+    """Patches (B, 16, 4) back to one 8 x 8 image, repeated over channels and enlarged to a side."""
+
+    def __init__(self, channels: int, side: int) -> None:
+        super().__init__()
+        self.channels, self.side = channels, side
+
+    def forward(self, patches: Tensor) -> Tensor:
+        image = patches.reshape(-1, 4, 4, 2, 2).transpose(2, 3).reshape(-1, 1, 8, 8)
+        return F.interpolate(image, size=(self.side, self.side)).expand(-1, self.channels, -1, -1)
+
+
+@dataclass(frozen=True)
+class Lesson:
+    """A task and the way a core becomes a Learner of it."""
+
+    task: Task
+    wrap: Callable[[nn.Module], nn.Module]
+
+    def batches(self, size: int) -> Callable[[int], Iterator[Pair]]:
+        return lambda seed: self.task.batches(size, seed)
+
+
+def lesson(model: nn.Module) -> Lesson:
+    """Return what this module can learn here; raise `BadInput` if no kind of input fits it."""
+    if _takes(model, "labels") and not hasattr(model, "config"):
+        return Lesson(task("digits"), lambda core: core)
+    try:
+        batch = batch_for(model)
+    except BadInput as refusal:
+        raise BadInput(f"no built-in task fits {type(model).__name__}: {refusal} Give batches.") from refusal
+    with preserved(model, gradients=True), torch.no_grad():
+        out = first_output(call(model, batch))
+    inputs = next(tensors(batch))
+    if inputs.is_floating_point():
+        return _digits(inputs, out)
+    size = getattr(getattr(model, "config", None), "vocab_size", None)
+    tables = (m.num_embeddings for m in model.modules() if isinstance(m, nn.Embedding))
+    return _text(int(size or max(tables)), out)
+
+
+def _text(vocabulary: int, out: Tensor) -> Lesson:
+    logits = out.ndim == 3 and out.shape[-1] >= 256
+
+    def wrap(core: nn.Module) -> nn.Module:
+        readout = None if logits else _matrix(out.shape[-1], 256)
+        return Learner(core, _Fold(vocabulary), readout, per_token=True)
+
+    return Lesson(task("bytes", tokens=32), wrap)
+
+
+def _digits(inputs: Tensor, out: Tensor) -> Lesson:
+    """Streams take 16 patches of 4 numbers, vectors all 64, images 8 x 8."""
+    width = out.shape[1] if out.ndim > 3 else out.shape[-1]
+
+    def entrance() -> nn.Module:
+        if inputs.ndim == 4:
+            return _Image(inputs.shape[1], inputs.shape[-1] if inputs.shape[-1] > 8 else 8)
+        if inputs.ndim == 3:
+            return _Positioned(inputs.shape[-1])
+        return nn.Sequential(nn.Flatten(1), _matrix(64, inputs.shape[-1]))
+
+    return Lesson(task("digits"), lambda core: Learner(core, entrance(), _matrix(width, 10), per_token=False))
+
+
+def _matrix(fan_in: int, fan_out: int) -> nn.Linear:
+    layer = nn.Linear(fan_in, fan_out)
+    nn.init.normal_(layer.weight, std=1 / math.sqrt(fan_in))
+    nn.init.zeros_(layer.bias)
+    return layer
+
+
+def first_output(output: Any) -> Tensor:
+    """Return logits, the last hidden state, or the first tensor of an output."""
+    for name in ("logits", "last_hidden_state"):
+        tensor = getattr(output, name, None)
+        if isinstance(tensor, Tensor):
+            return tensor
+    return next(tensors(output))
+
+
+def _takes(model: nn.Module, name: str) -> bool:
+    return name in inspect.signature(model.forward).parameters

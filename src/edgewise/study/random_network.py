@@ -8,10 +8,11 @@ Shapes: n tokens, d width, L blocks; a stream is (n, d), a row is (L + 1,), embe
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from edgewise.nouns.architecture import Architecture, transformer
 from edgewise.study.recipe import rounded
+from edgewise.study.store import Document
 
 if TYPE_CHECKING:
     import numpy as np
@@ -38,16 +39,14 @@ def simulated(architecture: Architecture, *, seed: int, start_overlap: float = 0
 
     with torch.random.fork_rng():
         streams = _streams(architecture, seed, start_overlap)
-        directions = torch.randn_like(
-            streams[-1]
-        )  # the gradient that reaches the last block, one row per token
+        directions = torch.randn_like(streams[-1])  # of the last block, one row per token
         gradients = [_log_squares(streams, g) for g in (directions, directions[:, :1].expand_as(directions))]
     with torch.no_grad():
         norm = np.array([stream.square().mean().item() for stream in streams])
         return RandomOrbit(norm, np.array([_separation(stream[0]) for stream in streams]), *gradients)
 
 
-def simulated_orbit(case: dict[str, Any]) -> dict[str, Any]:
+def simulated_orbit(case: Document) -> Document:
     """Return `simulated` for a recipe: a case with knobs, seed and start_overlap to rows of few digits, by name."""
     network = transformer(**case["knobs"])
     orbit = simulated(network, seed=case["seed"], start_overlap=case["start_overlap"])

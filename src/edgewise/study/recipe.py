@@ -19,10 +19,11 @@ from typing import TYPE_CHECKING, Any
 from edgewise import user_code
 from edgewise.errors import BadInput
 from edgewise.files import open_regular
-from edgewise.study.store import dumps, loads, plain
+from edgewise.study.store import Document, Plain, dumps, loads, plain
 
 if TYPE_CHECKING:
     import numpy as np
+    from matplotlib.figure import Figure
     from numpy.typing import NDArray
 
 LARGEST = 4_000_000  # bytes of a recipe
@@ -80,7 +81,7 @@ class Claim:
         """In words."""
         return {True: "held", False: "not held", None: "undecided"}[self.held]
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Document:
         """Return for a JSON file."""
         words = {"published": self.published, "ours": self.ours, "scale": self.scale, "held": self.held}
         parts = {"parts": [part.to_dict() for part in self.parts]} if self.parts else {}
@@ -116,7 +117,7 @@ class Recipe:
         """paper/figure: also its place below the folder of runs."""
         return _name(self.path)
 
-    def cases(self, scale: str = "small") -> list[dict[str, Any]]:
+    def cases(self, scale: str = "small") -> list[Document]:
         """Return the cases of one scale as the store would give them back; duplicates and non-JSON are rejected."""
         cases = self._call("cases", scale)
         if not isinstance(cases, Sequence) or isinstance(cases, str):
@@ -125,7 +126,10 @@ class Recipe:
             )
         places: dict[str, int] = {}
         for place, case in enumerate(cases):
-            text = self._canonical(case, f"{self.path}: cases({scale!r})[{place}]")
+            name = f"{self.path}: cases({scale!r})[{place}]"
+            if not isinstance(case, dict):
+                raise BadInput(f"{name} is a {type(case).__name__}. A dict is expected.")
+            text = dumps(plain(case, name))
             if places.setdefault(text, place) != place:
                 twins = f"cases {places[text]} and {place} of cases({scale!r}) are equal: {text}"
                 raise BadInput(f"{self.path}: {twins}. Give every case its own content, such as a seed.")
@@ -133,7 +137,7 @@ class Recipe:
             raise BadInput(f"{self.path}: cases({scale!r}) is empty. At least one case is needed.")
         return [loads(text) for text in places]
 
-    def checked_value(self, value: Any) -> dict[str, Any]:
+    def checked_value(self, value: object) -> Document:
         """Return what `measure` returned, plain; anything that the store cannot hold is rejected by its place."""
         if not isinstance(value, dict):
             raise BadInput(f"{self.path}: measure returned a {type(value).__name__}. A dict is expected.")
@@ -147,18 +151,13 @@ class Recipe:
             )
         return claim
 
-    def draw(self, results: Sequence[Result]) -> Any:
-        figure = self._call("draw", list(results))
+    def draw(self, results: Sequence[Result]) -> Figure:
+        figure: Figure = self._call("draw", list(results))
         if not hasattr(figure, "savefig"):
             raise BadInput(f"{self.path}: draw returned a {type(figure).__name__}, not a matplotlib Figure.")
         return figure
 
-    def _canonical(self, case: Any, where: str) -> str:
-        if not isinstance(case, dict):
-            raise BadInput(f"{where} is a {type(case).__name__}. A dict is expected.")
-        return dumps(plain(case, where))
-
-    def _call(self, name: str, argument: Any) -> Any:
+    def _call(self, name: str, argument: object) -> Any:
         """A mistake in these functions is the recipe's: name it, with its line."""
         function: Callable[[Any], Any] = getattr(self.module, name)
         try:
@@ -231,14 +230,15 @@ def find_recipes(folder: str | Path) -> list[Path]:
     """Return every file below the folder that means to be a recipe: it defines cases and measure, or is not even
     Python.
     """
-    return [path for path in sorted(Path(folder).rglob("*.py")) if _meant(path)]
-
-
-def _meant(path: Path) -> bool:
-    try:
-        return not {"cases", "measure"} & set(_lacking(path))
-    except BadInput:
-        return True  # shown and refused with its reason, rather than passed over
+    found = []
+    for path in sorted(Path(folder).rglob("*.py")):
+        try:
+            lacking = set(_lacking(path))
+        except BadInput:
+            lacking = set()  # shown with its reason, rather than passed over
+        if not {"cases", "measure"} & lacking:
+            found.append(path)
+    return found
 
 
 def _check(path: Path) -> None:
@@ -299,7 +299,7 @@ def _where(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}{place}"
 
 
-def select(results: Sequence[Result], **where: Any) -> list[Result]:
+def select(results: Sequence[Result], **where: object) -> list[Result]:
     """Return the results whose case has these values; raise `BadInput` if there is none."""
     selection = [r for r in results if all(r.case.get(key) == value for key, value in where.items())]
     if not selection:
@@ -308,7 +308,7 @@ def select(results: Sequence[Result], **where: Any) -> list[Result]:
 
 
 def over_seeds(
-    results: Sequence[Result], name: str, **where: Any
+    results: Sequence[Result], name: str, **where: object
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return mean of a value over the selected cases, which differ in their seed, and its standard error (0 for one
     seed).
@@ -326,7 +326,7 @@ def seed_count(results: Sequence[Result]) -> int:
     return len({r.case["seed"] for r in results if "seed" in r.case})
 
 
-def rounded(values: Any, digits: int = 6) -> Any:
+def rounded(values: Any, digits: int = 6) -> Plain:
     """Return the same nested numbers as lists with few digits, so that records stay small."""
     if hasattr(values, "tolist"):
         values = values.tolist()

@@ -6,14 +6,13 @@ import json
 import shutil
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 from edgewise.errors import BadInput
 from edgewise.files import read_text, whole_file
 from edgewise.study import store
 from edgewise.study.engine import Results, Work, results_of
 from edgewise.study.recipe import Claim, Result
-from edgewise.study.store import Stamp, dumps, lines_of, span
+from edgewise.study.store import Document, Stamp, dumps, lines_of, span
 
 FILES = ("claim.json", "figure.png")
 LARGE = 300_000  # bytes: more does not belong into a repository of code
@@ -23,13 +22,15 @@ def conclude(work: Work, results: Results, folder: Path) -> Claim:
     """Judge and draw complete results; writes claim.json and figure.png into the folder, whole or not at all."""
     folder.mkdir(parents=True, exist_ok=True)
     claim = work.recipe.claim(results.cases)
-    _replace(
-        folder / "claim.json", json.dumps(document(work, results, claim), indent=1, ensure_ascii=False) + "\n"
-    )
+    with whole_file(folder / "claim.json") as file:
+        text = json.dumps(document(work, results, claim), indent=1, ensure_ascii=False)
+        file.write(f"{text}\n".encode())
     figure = work.recipe.draw(results.cases)
     with whole_file(folder / "figure.png") as file:
         figure.savefig(file, format="png", dpi=150)
-    _close(figure)
+    import matplotlib.pyplot
+
+    matplotlib.pyplot.close(figure)  # one made through pyplot stays in memory until it is closed there
     return claim
 
 
@@ -39,9 +40,9 @@ def withdraw(folder: Path) -> None:
         (folder / name).unlink(missing_ok=True)
 
 
-def document(work: Work, results: Results, claim: Claim | None) -> dict[str, Any]:
+def document(work: Work, results: Results, claim: Claim | None) -> Document:
     """Return what claim.json and `--json` say of a run."""
-    words: dict[str, Any] = {
+    words: Document = {
         "recipe": work.recipe.name,
         "title": work.recipe.title,
         "at": work.scale,
@@ -52,18 +53,6 @@ def document(work: Work, results: Results, claim: Claim | None) -> dict[str, Any
         "seconds": round(sum(result.seconds for result in results.cases), 3),
     }
     return dict(json.loads(dumps(words)))  # numbers that are not finite by name, as in the store
-
-
-def _replace(path: Path, text: str) -> None:
-    with whole_file(path) as file:
-        file.write(text.encode())
-
-
-def _close(figure: Any) -> None:
-    """A figure made through pyplot stays in memory until it is closed there."""
-    import matplotlib.pyplot
-
-    matplotlib.pyplot.close(figure)
 
 
 def recorded_file(path: Path, scale: str = "full") -> Path:

