@@ -17,8 +17,7 @@ from typing import Any
 import psutil
 
 from edgewise.study import load_recipe
-from edgewise.study.engine import Work, run
-from edgewise.study.workers import RunJob, source_of, work
+from edgewise.study.engine import RunJob, Work, run, source_of, work
 
 RECIPE = """
 import time

@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 
 from edgewise.errors import BadInput
-from edgewise.nouns.architecture import Architecture, transformer
+from edgewise.nouns.architecture import PERCEPTRON_KNOBS, Architecture, Perceptron, transformer
 from edgewise.nouns.blocks import MLP, Attention
 from edgewise.nouns.knobs import KNOBS
-from edgewise.nouns.perceptron import PERCEPTRON_KNOBS, Perceptron
 
 
 def test_defaults_follow_from_the_knob_table():

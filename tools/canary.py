@@ -27,11 +27,10 @@ from joblib import Parallel, delayed
 from edgewise.errors import BadInput
 from edgewise.progress import ProgressBar
 from edgewise.study import find_recipes, load_recipe, store
-from edgewise.study.engine import Work, run
+from edgewise.study.engine import Work, measured, run
 from edgewise.study.recipe import FOLDERS, Recipe
 from edgewise.study.results_file import read_recorded, recorded_file
 from edgewise.study.store import Record, dumps
-from edgewise.study.workers import measured
 
 ROOT = Path(__file__).parents[1]
 DEAREST = 20.0  # seconds of a case that the canary measures

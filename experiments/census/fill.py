@@ -15,10 +15,9 @@ from pathlib import Path
 
 from edgewise.files import whole_file
 from edgewise.study import load_recipe, store
-from edgewise.study.engine import Work
+from edgewise.study.engine import Work, measured
 from edgewise.study.results_file import conclude, keep_claim, read_recorded, recorded_file
 from edgewise.study.store import Record, lines_of
-from edgewise.study.workers import measured
 
 from . import table
 

@@ -13,8 +13,7 @@ from torch import nn
 
 import edgewise
 from edgewise.errors import BadInput
-from edgewise.nouns.architecture import Architecture, transformer
-from edgewise.nouns.perceptron import Perceptron
+from edgewise.nouns.architecture import Architecture, Perceptron, transformer
 from edgewise.nouns.trace import Trace
 from edgewise.study.tasks import Task
 

@@ -14,8 +14,7 @@ from edgewise.judgement.comparison import departure
 from edgewise.judgement.outcome import RiskScore, score_of
 from edgewise.judgement.profile import read
 from edgewise.nouns.architecture import Architecture
-from edgewise.nouns.provenance import Provenance
-from edgewise.nouns.trace import GRADIENTS, Trace
+from edgewise.nouns.trace import GRADIENTS, Provenance, Trace
 from edgewise.study.recipe import Result
 
 from .calibrate import Sample

@@ -45,8 +45,7 @@ if TYPE_CHECKING:
     from edgewise.monitor.read_run import read
     from edgewise.monitor.watch import watch
     from edgewise.nets.kernel_attention import use_kernel
-    from edgewise.nouns.architecture import Architecture, transformer
-    from edgewise.nouns.perceptron import Perceptron
+    from edgewise.nouns.architecture import Architecture, Perceptron, transformer
     from edgewise.nouns.trace import Trace
     from edgewise.nouns.verdict import Verdict
     from edgewise.preflight.entry import check
@@ -68,7 +67,7 @@ _HOMES = {
     "BadInput": "errors",
     "HuggingFaceCallback": "integrations.huggingface",
     "LightningCallback": "integrations.lightning",
-    "Perceptron": "nouns.perceptron",
+    "Perceptron": "nouns.architecture",
     "Trace": "nouns.trace",
     "Verdict": "nouns.verdict",
     "audit_initialization": "audit.inspect",

@@ -20,7 +20,7 @@ LEAKY_SLOPE = 0.01  # of "leaky_relu"; "leaky_relu:0.2" sets another
 
 @cache
 def torch_activations() -> dict[str, Function]:
-    """Every named activation as a function of a tensor, the commonest first: adapters try them in this order."""
+    """Return every named activation as a function of a tensor, the commonest first: adapters try them in this order."""
     import torch
     from torch.nn import functional as F
 
@@ -42,7 +42,9 @@ def torch_activations() -> dict[str, Function]:
 
 
 def torch_activation(kind: str | Function) -> Function:
-    """The function of a name ("leaky_relu:0.2" sets the slope), or the callable itself (it must take a tensor)."""
+    """Return the function of a name ("leaky_relu:0.2" sets the slope), or the callable itself (it must take a
+    tensor).
+    """
     if callable(kind):
         return kind
     name, _, parameter = kind.partition(":")
@@ -63,7 +65,7 @@ def _leaky_relu(slope: float) -> Function:
 
 
 def leaky_slope(kind: str) -> float:
-    """The number after the colon of "leaky_relu:0.2"."""
+    """Return the number after the colon of "leaky_relu:0.2"."""
     try:
         return float(kind.partition(":")[2])
     except ValueError:

@@ -86,7 +86,7 @@ _TEXTS = ("description", "fields[count]", "fields[left]")
 
 @contextmanager
 def progress_bar(progress: Tell | bool | None, title: str) -> Iterator[Tell]:
-    """A function that takes the fraction done: the caller's own, or that of a bar.
+    """Yield a function that takes the fraction done: the caller's own, or that of a bar.
 
     progress  a function; True for a bar at once; False for none; None for a bar on a terminal after two seconds
     """

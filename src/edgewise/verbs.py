@@ -123,7 +123,7 @@ def _undescribed(source: Any, batch: Any, measured: Trace, allowed: bool) -> Tra
 
 
 def judge(trace: Trace, *, audit: Sequence[AuditFinding] = ()) -> Verdict:
-    """What a trace means for training: outcome, exponents, findings with remedies.
+    """Return what a trace means for training: outcome, exponents, findings with remedies.
 
     trace  from `predict` or `measure`; asymptotics and remedies are added when it carries its description
     audit  what `audit_initialization` found in the model: with an error the outcome is at most risky
@@ -150,7 +150,7 @@ def compare(
     progress: Callable[[float], None] | None = None,
     closure: str = "exact",
 ) -> Comparison:
-    """Two networks side by side: what differs in their descriptions, and what it does.
+    """Return two networks side by side: what differs in their descriptions, and what it does.
 
     first, second                                   any sources
     start, start_overlap, readout, progress, closure  as in `predict`, the same for both

@@ -11,8 +11,8 @@ import pytest
 
 import edgewise
 from edgewise.cli.main import run
+from edgewise.nouns.architecture import PERCEPTRON_KNOBS
 from edgewise.nouns.knobs import KNOBS
-from edgewise.nouns.perceptron import PERCEPTRON_KNOBS
 from edgewise.nouns.verdict import SCHEMA, Kind, Outcome, Phase
 
 SOURCES = {

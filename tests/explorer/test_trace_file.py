@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import edgewise
-from edgewise.nouns.perceptron import Perceptron
+from edgewise.nouns.architecture import Perceptron
 
 fastapi_client = pytest.importorskip("fastapi.testclient", reason="the extra `explore` is not installed")
 

@@ -11,8 +11,8 @@ from typing import Any
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
+from edgewise.nouns.architecture import PERCEPTRON_KNOBS
 from edgewise.nouns.knobs import ACTIVATIONS, KERNELS, KNOBS, NORM_KINDS, NORMS
-from edgewise.nouns.perceptron import PERCEPTRON_KNOBS
 from tests.fuzz.watched import runs
 from tests.support.models import CONFIGS
 

@@ -15,8 +15,7 @@ from edgewise.errors import BadInput
 from edgewise.models.config.translate import FAMILIES
 from edgewise.models.describe import describe
 from edgewise.models.source import preset_config, preset_names
-from edgewise.nouns.architecture import Architecture, transformer
-from edgewise.nouns.perceptron import Perceptron
+from edgewise.nouns.architecture import Architecture, Perceptron, transformer
 
 LLAMA = {
     "model_type": "llama",

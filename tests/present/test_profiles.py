@@ -9,8 +9,7 @@ import pytest
 
 import edgewise
 from edgewise.errors import BadInput
-from edgewise.nouns.provenance import Provenance
-from edgewise.nouns.trace import Trace
+from edgewise.nouns.trace import Provenance, Trace
 from edgewise.nouns.verdict import Verdict
 
 # Without attention a prediction takes milliseconds and still has every curve but the entropy.

@@ -13,7 +13,7 @@ import pytest
 import edgewise
 from edgewise.cli.main import run
 from edgewise.errors import BadInput
-from edgewise.nouns.perceptron import Perceptron
+from edgewise.nouns.architecture import Perceptron
 from edgewise.present import wording
 from edgewise.present.cards import depth_rows
 from edgewise.present.html import LARGEST, HeightScale, table

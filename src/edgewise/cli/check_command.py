@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from edgewise.cli.exit_codes import printing, prints_aside
 from edgewise.cli.options import json_option
-from edgewise.cli.output import printing, prints_aside
 from edgewise.errors import BadInput
 
 if TYPE_CHECKING:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import click
 
 from edgewise.cli import exit_codes
+from edgewise.cli.exit_codes import Document, printing, prints_aside
 from edgewise.cli.options import (
     Batch,
     Batches,
@@ -23,7 +24,6 @@ from edgewise.cli.options import (
     load_batches,
     new_file,
 )
-from edgewise.cli.output import Document, printing, prints_aside
 from edgewise.errors import BadInput
 from edgewise.models.source import ACCEPTED
 from edgewise.progress import ProgressBar

@@ -13,8 +13,8 @@ import click
 from click.shell_completion import get_completion_class, shell_complete
 
 from edgewise.cli import exit_codes
+from edgewise.cli.exit_codes import Document, printing
 from edgewise.cli.options import json_option
-from edgewise.cli.output import Document, printing
 from edgewise.errors import BadInput
 
 CORE = ("torch", "numpy", "scipy", "click", "rich", "matplotlib", "PyYAML")

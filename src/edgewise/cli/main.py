@@ -13,8 +13,16 @@ from typing import NoReturn
 import click
 
 from edgewise.cli import exit_codes
-from edgewise.cli.exit_codes import DEBUG, ending
-from edgewise.cli.output import ClosedOutput, OutputLost, checked_output, forget_output, printing, visible
+from edgewise.cli.exit_codes import (
+    DEBUG,
+    ClosedOutput,
+    OutputLost,
+    checked_output,
+    ending,
+    forget_output,
+    printing,
+    visible,
+)
 from edgewise.errors import BadInput
 
 # verb: its line in `edgewise --help`; FILES says which file of edgewise/cli holds the click command of that name.

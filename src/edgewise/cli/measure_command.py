@@ -16,6 +16,7 @@ import click
 
 from edgewise.audit.finding import AuditFinding
 from edgewise.cli import exit_codes
+from edgewise.cli.exit_codes import printing, prints_aside
 from edgewise.cli.options import (
     Batch,
     batch_option,
@@ -31,7 +32,6 @@ from edgewise.cli.options import (
     parse_settings,
     stack_option,
 )
-from edgewise.cli.output import printing, prints_aside
 from edgewise.errors import BadInput
 from edgewise.files import LARGEST_TEXT, read_text, whole_file
 from edgewise.models.source import ACCEPTED

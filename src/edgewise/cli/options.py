@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.shell_completion import CompletionItem
 
-from edgewise.cli.output import Document
+from edgewise.cli.exit_codes import Document
 from edgewise.errors import BadInput
 from edgewise.files import read_yaml
 

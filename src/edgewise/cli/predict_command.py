@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from edgewise.cli import exit_codes
+from edgewise.cli.exit_codes import Document, printing, prints_aside
 from edgewise.cli.options import (
     Batches,
     batch_option,
@@ -26,7 +27,6 @@ from edgewise.cli.options import (
     parse_settings,
     stack_option,
 )
-from edgewise.cli.output import Document, printing, prints_aside
 from edgewise.errors import BadInput
 from edgewise.models.source import ACCEPTED
 from edgewise.progress import ProgressBar
@@ -150,7 +150,7 @@ def answer_for(
     tell: Callable[[float], None],
 ) -> Predictions:
     """Predict and judge one network, or compare two."""
-    from edgewise import verbs
+    import edgewise.verbs as verbs
 
     if len(networks) == 2:
         comparison = verbs.compare(*networks, start_overlap=start_overlap, readout=readout, progress=tell)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from edgewise.cli import exit_codes
+from edgewise.cli.exit_codes import Document, printing, prints_aside
 from edgewise.cli.options import (
     Batch,
     Command,
@@ -19,7 +20,6 @@ from edgewise.cli.options import (
     load_batches,
     load_function,
 )
-from edgewise.cli.output import Document, printing, prints_aside
 from edgewise.errors import BadInput
 from edgewise.progress import ProgressBar
 

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 import click
 
 from edgewise.cli import exit_codes
+from edgewise.cli.exit_codes import Document, printing, prints_aside
 from edgewise.cli.options import json_option
-from edgewise.cli.output import Document, printing, prints_aside
 from edgewise.errors import BadInput
 from edgewise.progress import ProgressBar
 

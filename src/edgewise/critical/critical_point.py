@@ -16,10 +16,9 @@ from edgewise.arrays import Array
 from edgewise.critical.asymptotics import BlockMap, collapsed_norms
 from edgewise.critical.exponents import evaluate, refuse_structural, totals
 from edgewise.errors import BadInput, SearchBudget
-from edgewise.nouns.architecture import Architecture
+from edgewise.nouns.architecture import Architecture, Perceptron
 from edgewise.nouns.blocks import attentions
 from edgewise.nouns.knobs import KNOBS, refuse_unknown
-from edgewise.nouns.perceptron import Perceptron
 from edgewise.nouns.verdict import finite
 from edgewise.stability.fixed_points import FACTORS, bracketed_root
 from edgewise.theory.averages.activation_averages import activation

@@ -13,8 +13,7 @@ from edgewise.arrays import LARGEST, Array
 from edgewise.critical.asymptotics import BlockMap, asymptotics
 from edgewise.errors import BadInput
 from edgewise.models.describe import describe
-from edgewise.nouns.architecture import Architecture
-from edgewise.nouns.perceptron import Perceptron
+from edgewise.nouns.architecture import Architecture, Perceptron
 from edgewise.nouns.verdict import FixedPoint
 from edgewise.theory.perceptron.maps import PerceptronMaps
 from edgewise.theory.simplex.state import Setting, SimplexState

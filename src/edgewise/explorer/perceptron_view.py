@@ -15,8 +15,8 @@ from edgewise.arrays import Array
 from edgewise.explorer.answers import rounded
 from edgewise.explorer.requests import Document, PageRequest
 from edgewise.explorer.responses import REFUSED, by_thread, by_worker, pieces
+from edgewise.nouns.architecture import Perceptron
 from edgewise.nouns.knobs import ACTIVATIONS
-from edgewise.nouns.perceptron import Perceptron
 from edgewise.nouns.verdict import per_cent
 from edgewise.present import wording
 from edgewise.present.html import prose

@@ -14,8 +14,7 @@ from typing import Any
 import numpy as np
 
 from edgewise.arrays import Array
-from edgewise.nouns.architecture import Architecture
-from edgewise.nouns.perceptron import Perceptron
+from edgewise.nouns.architecture import Architecture, Perceptron
 from edgewise.nouns.trace import Trace
 from edgewise.nouns.verdict import Verdict
 

@@ -22,8 +22,7 @@ from edgewise.judgement.findings import (
 from edgewise.judgement.outcome import RiskScore, outcome_of, risks, score_of, training_probability, why_open
 from edgewise.judgement.profile import TraceReading, profile, read
 from edgewise.judgement.remedies import RemedySearch
-from edgewise.nouns.architecture import Architecture
-from edgewise.nouns.perceptron import Perceptron
+from edgewise.nouns.architecture import Architecture, Perceptron
 from edgewise.nouns.trace import Trace
 from edgewise.nouns.verdict import Exponent, Finding, FixedPoint, Outcome, Phase, Probability, Verdict, finite
 from edgewise.stability.lyapunov import ZERO, Growth, depth_scale, signs

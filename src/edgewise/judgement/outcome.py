@@ -30,9 +30,8 @@ import numpy as np
 from edgewise.arrays import Array
 from edgewise.errors import SearchBudget
 from edgewise.judgement.profile import TraceReading
-from edgewise.nouns.architecture import Architecture
+from edgewise.nouns.architecture import Architecture, Perceptron
 from edgewise.nouns.blocks import Attention, Block, Branch, fold
-from edgewise.nouns.perceptron import Perceptron
 from edgewise.nouns.trace import Trace
 from edgewise.nouns.verdict import Outcome, Probability
 from edgewise.stability.lyapunov import growth

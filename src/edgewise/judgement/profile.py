@@ -13,8 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgewise.arrays import Array
-from edgewise.nouns.architecture import Architecture
-from edgewise.nouns.perceptron import Perceptron
+from edgewise.nouns.architecture import Architecture, Perceptron
 from edgewise.nouns.trace import Trace
 from edgewise.nouns.verdict import AttentionSpread, Profile
 from edgewise.stability.lyapunov import Growth, growth

@@ -16,8 +16,7 @@ import numpy as np
 from edgewise.arrays import Array
 from edgewise.critical.exponents import evaluate
 from edgewise.errors import BadInput, OutOfBudget, SearchBudget
-from edgewise.nouns.architecture import Architecture
-from edgewise.nouns.perceptron import Perceptron
+from edgewise.nouns.architecture import Architecture, Perceptron
 from edgewise.nouns.trace import GRADIENTS, Trace
 from edgewise.nouns.verdict import CUT_OFF, Outcome, Probability, Remedy, Verdict, per_cent
 from edgewise.stability.lyapunov import SEVERITY_LIMITS

@@ -159,7 +159,7 @@ def tuned(
     steps: int,
     until: float = 0.0,
 ) -> tuple[float, Descent]:
-    """The step of a grid that ends lowest (fewest steps among those that reached `until`), and its run."""
+    """Return the step of a grid that ends lowest (fewest steps among those that reached `until`), and its run."""
     runs = [(step, descend(problem, start, method(step), steps, until)) for step in grid]
 
     def rank(run: tuple[float, Descent]) -> tuple[float, int]:

@@ -275,7 +275,7 @@ def check_theorem2(layer: KernelLayer) -> Theorem2:
 
 
 def output_range(layer: KernelLayer) -> tuple[Tensor, Tensor]:
-    """What F_ik can be whatever the queries are, (N, n) each.
+    """Return what F_ik can be whatever the queries are, (N, n) each.
 
     Softmax: convex weights, sum_h [min_j a, max_j a].  Gaussian: weights in (0, 1], sum_h sum_j of the negative and of
     the positive scalars. Necessary, not sufficient: heads share one W^Q over all tokens.

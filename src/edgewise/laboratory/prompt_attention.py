@@ -97,7 +97,7 @@ class PromptAttention:
         return torch.einsum("ijd,ije->de", self.keys, s[..., None] * (self.keys - mean))
 
     def frozen(self, V: Tensor) -> LeastSquares:
-        """The problem in p alone, with the value frozen."""
+        """Return the problem in p alone, with the value frozen."""
         return LeastSquares(
             residual=lambda p: (self.predictions(p, V) - self.targets).flatten(),
             gradient=lambda p: self.gradients(p, V)[0],
@@ -106,7 +106,7 @@ class PromptAttention:
         )
 
     def joint(self) -> LeastSquares:
-        """The problem in theta = [p, vec(V)], (d + d m,)."""
+        """Return the problem in theta = [p, vec(V)], (d + d m,)."""
         return LeastSquares(
             residual=lambda theta: (self.predictions(*self.split(theta)) - self.targets).flatten(),
             gradient=lambda theta: self.join(*self.gradients(*self.split(theta))),
@@ -131,14 +131,14 @@ class PromptAttention:
         return torch.cat([p, V.reshape(-1)])
 
     def split(self, theta: Tensor) -> tuple[Tensor, Tensor]:
-        """The parts of a joint vector."""
+        """Return the parts of a joint vector."""
         return theta[: self.width], theta[self.width :].reshape(-1, self.outputs)
 
 
 def hessian_product(
     model: PromptAttention, p: Tensor, V: Tensor, dp: Tensor, dV: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """The exact Hessian of the loss applied to (dp, dV): the derivative of both gradients along it.
+    """Return the exact Hessian of the loss applied to (dp, dV): the derivative of both gradients along it.
 
     d grad_p = sum_i K_i^T ( dJ a + J da ),  dJ a = ds (a - s.a) - s (ds.a),  a = X V r,  da = X (dV r + V dr)
     d grad_V = dPhi^T r + Phi^T dr
@@ -166,7 +166,7 @@ def largest_curvature(model: PromptAttention, theta: Tensor, steps: int = 100, s
 
 
 def power_iteration(apply: Callable[[Tensor], Tensor], size: int, steps: int = 100, seed: int = 0) -> float:
-    """The eigenvalue of largest size of a symmetric map of (size,) vectors; from below."""
+    """Return the eigenvalue of largest size of a symmetric map of (size,) vectors; from below."""
     vector = torch.randn(size, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
     value = 0.0
     for _ in range(steps):
@@ -236,7 +236,7 @@ def row_slope(model: PromptAttention, loss: ConvexLoss, V: Tensor) -> Callable[[
 
 
 def fitted(model: PromptAttention, loss: ConvexLoss) -> PromptAttention:
-    """The same data with targets that the former outputs fit perfectly under this loss."""
+    """Return the same data with targets that the former outputs fit perfectly under this loss."""
     return PromptAttention(model.tokens, model.keys, loss.target(model.targets))
 
 
@@ -283,7 +283,7 @@ def teacher_student(
 
 
 def prompt_of_ratio(model: PromptAttention, direction: Tensor, ratio: float) -> Tensor:
-    """The direction at the length where the mean ratio is as wanted; it grows with the length."""
+    """Return the direction at the length where the mean ratio is as wanted; it grows with the length."""
     unit, wanted = direction / direction.norm(), math.log(ratio)
     low, high = 0.0, 1.0
     while log_mean_ratio(model, high * unit) < wanted:
@@ -352,7 +352,9 @@ def output_curvatures(model: PromptAttention, value_bound: float) -> Tensor:
 
 
 def certificate(model: PromptAttention, p: Tensor, v: Tensor, loss: ConvexLoss = SQUARED) -> Certificate:
-    """Every constant of the theorem, computed at the initialization (p, v), for the step 1/L (so that c = 1/2)."""
+    """Return every constant of the theorem, computed at the initialization (p, v), for the step 1/L (so that c
+    = 1/2).
+    """
     if model.outputs != 1:
         raise BadInput(f"the theorem is about one output, the model has {model.outputs}.")
     c, (m, M) = 0.5, loss.curvatures

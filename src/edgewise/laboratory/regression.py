@@ -70,7 +70,7 @@ class SoftmaxRegression:
             raise BadInput(f"noise is {self.noise}; expected a standard deviation, zero or more.")
 
     def population(self) -> Population:
-        """The limit of infinitely many tokens, in closed form."""
+        """Return the limit of infinitely many tokens, in closed form."""
         return Population(self.covariance, self.target, self.noise)
 
     def sample(self, tokens: int, seed: int) -> Sample:
@@ -102,7 +102,7 @@ class Population:
         return 0.5 * len(self.target) * self.noise**2
 
     def excess(self, at: Parameters) -> float:
-        """The loss above the noise, without the cancellation of subtracting it."""
+        """Return the loss above the noise, without the cancellation of subtracting it."""
         error = self._error(at)
         return 0.5 * float(np.sum((error @ self.covariance) * error))
 
@@ -286,11 +286,11 @@ class RegressionRun:
     end: Parameters
 
     def first_below(self, loss: float) -> int | None:
-        """The first recorded step at or below a loss; None if there is none."""
+        """Return the first recorded step at or below a loss; None if there is none."""
         return next((t for t, value in zip(self.steps, self.losses, strict=True) if value <= loss), None)
 
     def rate(self, above: float = 0.0) -> float:
-        """The geometric factor per step, exp(slope of log loss), fitted by least squares where loss > above."""
+        """Return the geometric factor per step, exp(slope of log loss), fitted by least squares where loss > above."""
         points = [
             (t, np.log(value)) for t, value in zip(self.steps, self.losses, strict=True) if value > above
         ]
@@ -329,7 +329,7 @@ def descend(
 
 
 def covariance_root(covariance: Array) -> Array:
-    """The symmetric square root."""
+    """Return the symmetric square root."""
     sizes, basis = np.linalg.eigh(covariance)
     if sizes[0] <= 1e-14 * sizes[-1]:
         raise BadInput(

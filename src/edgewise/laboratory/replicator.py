@@ -38,7 +38,7 @@ Slope = Callable[[Tensor], Tensor]  # row(s) s to the gradient of the loss in s,
 
 
 def coupled(keys: Tensor, slope: Slope) -> Slope:
-    """The field s_j' of all rows at once, for any keys; O(N n d)."""
+    """Return the field s_j' of all rows at once, for any keys; O(N n d)."""
 
     def field(s: Tensor) -> Tensor:
         pull = torch.einsum("ijd,ij->d", keys, product(s, slope(s)))
@@ -48,12 +48,14 @@ def coupled(keys: Tensor, slope: Slope) -> Slope:
 
 
 def decoupled(slope: Slope, scale: float = 1.0) -> Slope:
-    """The field x' = -kappa J(x)^2 grad l(x), each row for itself: replicators of fitness -kappa J(x) grad l(x)."""
+    """Return the field x' = -kappa J(x)^2 grad l(x), each row for itself: replicators of fitness -kappa J(x)
+    grad l(x).
+    """
     return lambda x: -scale * product(x, product(x, slope(x)))
 
 
 def natural(slope: Slope) -> Slope:
-    """The field x' = -J(x) grad l(x): mirror descent with the entropy."""
+    """Return the field x' = -J(x) grad l(x): mirror descent with the entropy."""
     return lambda x: -product(x, slope(x))
 
 
@@ -226,13 +228,13 @@ class ConditionBounds:
     original: Tensor  # exceeds the exact value for sharp rows
 
     def violated(self, name: str, slack: float = 1e-6) -> Tensor:
-        """True where the lower bound of that name exceeds the exact value."""
+        """Return where the lower bound of that name exceeds the exact value."""
         bound: Tensor = getattr(self, name)
         return bound > self.exact + slack
 
 
 def condition_bounds(log_x: Tensor, hessian: Tensor) -> ConditionBounds:
-    """All four at rows log_x (..., n) with Hessians positive on the tangent space.
+    """Return all four at rows log_x (..., n) with Hessians positive on the tangent space.
 
     The exact value is the square of the condition number of R Q^T J Q, R^T R = Q^T H Q: half the digits are lost of
     what the product itself would lose.

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any
 from edgewise.errors import BadInput
 from edgewise.models.config.translate import has_family, translate
 from edgewise.models.source import read_source
-from edgewise.nouns.architecture import Architecture
+from edgewise.nouns.architecture import PERCEPTRON_KNOBS, Architecture, Perceptron
 from edgewise.nouns.knobs import KNOBS, refuse_unknown
-from edgewise.nouns.perceptron import PERCEPTRON_KNOBS, Perceptron
 
 if TYPE_CHECKING:
     from torch import nn

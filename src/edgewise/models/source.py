@@ -27,8 +27,7 @@ from edgewise import user_code
 from edgewise.errors import BadInput
 from edgewise.files import LARGEST_JSON, LARGEST_YAML, read_json, read_text, read_yaml
 from edgewise.models.config.translate import FAMILIES
-from edgewise.nouns.architecture import Architecture, transformer
-from edgewise.nouns.perceptron import Perceptron
+from edgewise.nouns.architecture import Architecture, Perceptron, transformer
 
 if TYPE_CHECKING:
     from torch import nn

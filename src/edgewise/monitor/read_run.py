@@ -24,8 +24,7 @@ from edgewise.monitor.places import NO_LOSS
 from edgewise.monitor.run_folder import FAST, HEADS, owner_lives
 from edgewise.monitor.series import FEWEST
 from edgewise.monitor.storage import Rows, about_run, events_of, read_rows, schema_columns
-from edgewise.nouns.provenance import Provenance
-from edgewise.nouns.trace import Trace
+from edgewise.nouns.trace import Provenance, Trace
 
 SILENT = 300.0  # seconds without a row or an event, after which a run that has not ended is called silent
 OBSERVED = {

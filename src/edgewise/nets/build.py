@@ -17,9 +17,8 @@ from torch.nn import functional as F
 from edgewise.activations import torch_activation
 from edgewise.errors import BadInput
 from edgewise.nouns import blocks
-from edgewise.nouns.architecture import Architecture
+from edgewise.nouns.architecture import Architecture, Perceptron
 from edgewise.nouns.blocks import Attention, Branch
-from edgewise.nouns.perceptron import Perceptron
 
 
 def matrix(fan_in: int, fan_out: int, gain: float, bias: float | None = None) -> nn.Linear:

@@ -1,18 +1,27 @@
-"""What a transformer is: frozen, hashable, without tensors, JSON both ways.
+"""What a transformer or a random perceptron is: frozen, hashable, without tensors, JSON both ways.
 
 The flat knobs are the record; blocks, branches and sites are derived from them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any
 
 from edgewise.errors import BadInput
 from edgewise.nouns.blocks import Block, attentions, fold
-from edgewise.nouns.knobs import KNOBS, refuse_unknown
+from edgewise.nouns.knobs import (
+    DEEPEST,
+    KNOBS,
+    LARGEST_COUNT,
+    LARGEST_NUMBER,
+    Knob,
+    Knobs,
+    Value,
+    refuse_unknown,
+)
 
 PerBlock = float | tuple[float, ...]
 NOTES = ("name", "assumed", "unmodelled")  # what a description says besides its knobs
@@ -76,18 +85,22 @@ class Architecture:
         return all(layer.symmetric for layer in attentions(*self.blocks))
 
     def sites(self) -> tuple[str, ...]:
-        """Where geometry is read: `embed`, then each branch's output in order."""
+        """Return the places at which geometry is read: `embed`, then each branch's output in order."""
         inside = (f"block.{i}.{b.name}" for i, block in enumerate(self.blocks) for b in block)
         return ("embed", *inside)
 
-    def knobs(self) -> dict[str, Any]:
-        """The knobs alone, without name and notes."""
+    def knobs(self) -> dict[str, Value]:
+        """Return the knobs alone, without name and notes."""
         return {name: getattr(self, name) for name in KNOBS}
 
-    def replace(self, **changes: Any) -> Architecture:
-        """The same network with some knobs changed; what followed from a changed knob follows again."""
+    def replace(self, **changes: Value) -> Architecture:
+        """Return the same network with some knobs changed; what followed from a changed knob follows again."""
         notes: dict[str, Any] = {k: changes.pop(k) for k in NOTES if k in changes}
-        knobs = self._free_knobs() | changes
+        knobs = self.knobs()
+        for name, followed in _follow(knobs["width"], knobs["heads"]).items():
+            if knobs[name] == followed:
+                knobs[name] = None  # it merely followed from the others, and follows again
+        knobs |= changes
         if knobs["parallel"] and "attention_skip" in changes and "mlp_skip" not in changes:
             del knobs["mlp_skip"]  # the one skip of a parallel block
         if "depth" in changes and changes["depth"] != self.depth:
@@ -99,24 +112,16 @@ class Architecture:
         notes = {"name": self.name, "assumed": self.assumed, "unmodelled": self.unmodelled} | notes
         return replace(transformer(**knobs), **notes)
 
-    def _free_knobs(self) -> dict[str, Any]:
-        """The knobs with those that merely followed from others left to follow again."""
-        knobs = self.knobs()
-        for name, followed in _follow(knobs["width"], knobs["heads"]).items():
-            if knobs[name] == followed:
-                knobs[name] = None
-        return knobs
-
-    def to_dict(self) -> dict[str, Any]:
-        """The flat JSON form."""
+    def to_dict(self) -> dict[str, Value]:
+        """Return the flat JSON form."""
         values = {f.name: getattr(self, f.name) for f in fields(self)}
         if callable(self.activation):
             values["activation"] = f"callable:{getattr(self.activation, '__qualname__', 'function')}"
         return {k: list(v) if isinstance(v, tuple) else v for k, v in values.items()}
 
     @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> Architecture:
-        """Read the flat JSON form; unknown keys and impossible values are refused by name."""
+    def from_dict(cls, values: Knobs) -> Architecture:
+        """Read the flat JSON form; unknown keys and impossible values raise `BadInput`."""
         refuse_unknown(values, (*KNOBS, *NOTES))
         network = transformer(**{k: v for k, v in values.items() if k not in NOTES})
         assumed, unmodelled = (tuple(values.get(k, ())) for k in NOTES[1:])
@@ -136,8 +141,8 @@ class Architecture:
         return present.as_html(present.card_of(self))
 
 
-def transformer(**knobs: Any) -> Architecture:
-    """A transformer from its knobs; the others take their defaults from `edgewise.nouns.knobs.KNOBS`.
+def transformer(**knobs: Value) -> Architecture:
+    """Describe a transformer by its knobs; the others take their defaults from `edgewise.nouns.knobs.KNOBS`.
 
     >>> transformer(depth=48, width=768, tokens=256, heads=12).head_width
     64
@@ -155,7 +160,7 @@ def _follow(width: int, heads: int) -> dict[str, int]:
     return {"head_width": max(width // max(heads, 1), 1), "kv_heads": max(heads, 1), "mlp_width": 4 * width}
 
 
-def _refuse_impossible(values: dict[str, Any], arguments: Mapping[str, Any]) -> None:
+def _refuse_impossible(values: Knobs, arguments: Knobs) -> None:
     heads, width = values["heads"], values["width"]
     if heads and arguments.get("head_width") is None and width % heads:
         raise BadInput(
@@ -177,3 +182,65 @@ def _refuse_impossible(values: dict[str, Any], arguments: Mapping[str, Any]) -> 
         raise BadInput("heads = 0 and mlp_width = 0 leave no layer. Give at least one of them.")
     if values["parallel"] and arguments.get("mlp_skip", 1.0) not in (1.0, values["attention_skip"]):
         raise BadInput("a parallel block has one skip: give attention_skip, and leave mlp_skip out.")
+
+
+PERCEPTRON_KNOBS: dict[str, Knob] = {
+    knob.name: knob
+    for knob in (
+        Knob("activation", "activation", "tanh", KNOBS["activation"].meaning),
+        Knob(
+            "weight_variance",
+            "number",
+            1.0,
+            "weight variance times fan-in, sigma_w^2",
+            minimum=0.0,
+            maximum=LARGEST_NUMBER,
+        ),
+        Knob("bias_variance", "number", 0.0, "bias variance sigma_b^2", minimum=0.0, maximum=LARGEST_NUMBER),
+        Knob("depth", "integer", 50, "number of layers", minimum=1, maximum=DEEPEST),
+        Knob("width", "integer", 1000, "units per layer", minimum=1, maximum=LARGEST_COUNT),
+    )
+}
+
+
+@dataclass(frozen=True)
+class Perceptron:
+    """h^l = W^l phi(h^(l-1)) + b^l with iid Gaussian weights and biases [Poole 2016].
+
+    >>> import edgewise
+    >>> edgewise.judge(edgewise.predict(Perceptron("tanh", weight_variance=3.0, depth=30))).phase.value
+    'chaotic'
+    """
+
+    activation: str | Callable[..., Any] = "tanh"
+    weight_variance: float = 1.0
+    bias_variance: float = 0.0
+    depth: int = 50
+    width: int = 1000
+    name: str = field(default="", compare=False)
+
+    def __post_init__(self) -> None:
+        for name, knob in PERCEPTRON_KNOBS.items():
+            object.__setattr__(self, name, knob.check(getattr(self, name), 1))
+
+    def sites(self) -> tuple[str, ...]:
+        """Return the input, then every layer."""
+        return ("input", *(f"layer.{index}" for index in range(1, self.depth + 1)))
+
+    def replace(self, **changes: Value) -> Perceptron:
+        """Return the same perceptron with some knobs changed."""
+        refuse_unknown(changes, (*PERCEPTRON_KNOBS, "name"))
+        return Perceptron(**{f.name: changes.get(f.name, getattr(self, f.name)) for f in fields(self)})
+
+    def to_dict(self) -> dict[str, Value]:
+        """Return the JSON form."""
+        values = {f.name: getattr(self, f.name) for f in fields(self)}
+        if callable(self.activation):
+            values["activation"] = f"callable:{getattr(self.activation, '__qualname__', 'function')}"
+        return values
+
+    @classmethod
+    def from_dict(cls, values: Knobs) -> Perceptron:
+        """Read the JSON form; unknown keys and impossible values raise `BadInput`."""
+        refuse_unknown(values, (*PERCEPTRON_KNOBS, "name"))
+        return cls(**values)

@@ -6,9 +6,11 @@ Gains are floats in a description and may be arrays inside a phase diagram; noth
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, fields
+from typing import Any, TypeVar
+
+from edgewise.nouns.knobs import Knobs, Value
 
 Gain = Any  # a float, or an array over a grid
 
@@ -86,10 +88,11 @@ class Branch:
 
 
 Block = tuple[Branch, ...]
+L = TypeVar("L", Attention, MLP)
 
 
 def attentions(*blocks: Block) -> Iterator[Attention]:
-    """The attention layers of some blocks, in order."""
+    """Yield the attention layers of some blocks, in order."""
     for block in blocks:
         for branch in block:
             yield from (layer for layer in branch.layers if isinstance(layer, Attention))
@@ -104,59 +107,35 @@ _POSITIONS = {
 }
 
 
-def fold(knobs: Mapping[str, Any]) -> tuple[Block, ...]:
-    """The blocks that flat knobs describe; a per-block knob is a tuple of length depth."""
-    return tuple(_block(_at(knobs, index)) for index in range(knobs["depth"]))
+def fold(knobs: Knobs) -> tuple[Block, ...]:
+    """Return the blocks that flat knobs describe; a per-block knob is a tuple of length depth."""
+    rows = (
+        {name: value[index] if isinstance(value, tuple) else value for name, value in knobs.items()}
+        for index in range(knobs["depth"])
+    )
+    return tuple(map(_block, rows))
 
 
-def _at(knobs: Mapping[str, Any], index: int) -> dict[str, Any]:
-    return {name: value[index] if isinstance(value, tuple) else value for name, value in knobs.items()}
-
-
-def _block(knobs: Mapping[str, Any]) -> Block:
+def _block(knobs: dict[str, Value]) -> Block:
     norm = Norm(*_POSITIONS[knobs["norm"]], knobs["norm_kind"], knobs["norm_slope"])
-    attention = (_attention(knobs),) if knobs["heads"] else ()
-    mlp = (_mlp(knobs),) if knobs["mlp_width"] else ()
+    key, output = knobs["key_gain"], knobs["output_gain"]
+    roots = {
+        "key_gain": _root(knobs["score_gain"]) if key is None else key,
+        "output_gain": _root(knobs["value_gain"]) if output is None else output,
+    }
+    attention = (_layer(Attention, knobs | roots, "attention"),) if knobs["heads"] else ()
+    mlp = (_layer(MLP, knobs, "mlp"),) if knobs["mlp_width"] else ()
     if knobs["parallel"]:
         return (Branch((*attention, *mlp), knobs["attention_skip"], norm),)
     branches = ((attention, knobs["attention_skip"]), (mlp, knobs["mlp_skip"]))
     return tuple(Branch(layers, skip, norm) for layers, skip in branches if layers)
 
 
-def _attention(knobs: Mapping[str, Any]) -> Attention:
-    key, output = knobs["key_gain"], knobs["output_gain"]
-    return Attention(
-        heads=knobs["heads"],
-        head_width=knobs["head_width"],
-        kv_heads=knobs["kv_heads"],
-        score_gain=knobs["score_gain"],
-        value_gain=knobs["value_gain"],
-        key_gain=_root(knobs["score_gain"]) if key is None else key,
-        output_gain=_root(knobs["value_gain"]) if output is None else output,
-        branch=knobs["attention_branch"],
-        causal=knobs["causal"],
-        window=knobs["window"],
-        rope=knobs["rope"],
-        rope_base=knobs["rope_base"],
-        alibi=knobs["alibi"],
-        position_bias=knobs["position_bias"],
-        qk_norm=knobs["qk_norm"],
-        kernel=knobs["kernel"],
-    )
+def _layer(kind: type[L], knobs: dict[str, Value], part: str) -> L:
+    """The layer whose fields are the knobs of these names, with the part's name before them if there is such a knob."""
+    names = ((field.name, f"{part}_{field.name}") for field in fields(kind))
+    return kind(**{name: knobs[long if long in knobs else name] for name, long in names})
 
 
 def _root(gain: Gain) -> Gain:
     return math.sqrt(gain) if isinstance(gain, float) else gain**0.5
-
-
-def _mlp(knobs: Mapping[str, Any]) -> MLP:
-    return MLP(
-        width=knobs["mlp_width"],
-        activation=knobs["activation"],
-        gated=knobs["gated"],
-        in_gain=knobs["mlp_in_gain"],
-        linear_gain=knobs["mlp_linear_gain"],
-        out_gain=knobs["mlp_out_gain"],
-        bias=knobs["mlp_bias"],
-        branch=knobs["mlp_branch"],
-    )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any
@@ -29,6 +29,8 @@ ACTIVATIONS = (
 NORMS = ("pre", "post", "sandwich", "branch", "none")
 NORM_KINDS = ("layer", "rms", "tanh", "erf")
 KERNELS = ("softmax", "gaussian", "bilinear")
+Value = Any  # of a knob: a number, a word, a flag, a callable, or one of these for every block
+Knobs = Mapping[str, Any]  # values by name
 DEEPEST = 10_000  # blocks or layers: every one is followed
 LARGEST_COUNT = 10**9  # of tokens, heads and widths, which stand in formulas
 LARGEST_NUMBER = 1e100  # so that squares and products of them stay in the range of numbers
@@ -49,8 +51,8 @@ class Knob:
     per_block: bool = False  # may be a list of length depth
     optional: bool = False  # None is a value ("not there", or "follows from the others")
 
-    def check(self, value: Any, depth: int) -> Any:
-        """The value in its canonical form, or a refusal that names the knob."""
+    def check(self, value: Value, depth: int) -> Value:
+        """Return the value in its canonical form; raise `BadInput` that names the knob."""
         if hasattr(value, "tolist"):  # numpy and torch numbers and arrays
             value = value.tolist()
         if isinstance(value, Sequence) and not isinstance(value, str):
@@ -59,7 +61,7 @@ class Knob:
             return None
         return _CHECKS[self.kind](self, value)
 
-    def _check_list(self, values: Sequence[Any], depth: int) -> Any:
+    def _check_list(self, values: Sequence[Value], depth: int) -> Value:
         if not self.per_block:
             raise BadInput(f"{self.name} must be one value for the whole network, got a list.")
         if len(values) != depth:
@@ -76,12 +78,13 @@ class Knob:
         checked = tuple(self.check(value, depth) for value in values)
         return checked[0] if len(set(checked)) == 1 else checked
 
-    def refuse(self, value: Any, expected: str) -> BadInput:
+    def refuse(self, value: Value, expected: str) -> BadInput:
+        """Return the error of a value that is not what was expected."""
         return BadInput(f"{self.name} must be {expected}, got {shown(value)}. It is: {self.meaning}.")
 
 
-def shown(value: Any, longest: int = 60) -> str:
-    """A value in a message, however long it is."""
+def shown(value: Value, longest: int = 60) -> str:
+    """Return a value for a message, shortened if it is long."""
     try:
         text = repr(value)
     except ValueError:  # Python does not write out integers of more than 4300 digits
@@ -89,7 +92,7 @@ def shown(value: Any, longest: int = 60) -> str:
     return text if len(text) <= longest else f"{text[: longest - 3]}... ({len(text):,} characters)"
 
 
-def _integer(knob: Knob, value: Any) -> int:
+def _integer(knob: Knob, value: Value) -> int:
     if isinstance(value, float) and value.is_integer():
         value = int(value)
     if isinstance(value, bool) or not isinstance(value, int) or value < knob.minimum:
@@ -99,7 +102,7 @@ def _integer(knob: Knob, value: Any) -> int:
     return value
 
 
-def _number(knob: Knob, value: Any) -> float:
+def _number(knob: Knob, value: Value) -> float:
     bound = f"a finite number {'above' if knob.exclusive else 'of at least'} {knob.minimum:g}"
     expected = "a finite number" if knob.minimum == -math.inf else bound
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) <= sys.float_info.max:
@@ -111,13 +114,13 @@ def _number(knob: Knob, value: Any) -> float:
     return float(value)
 
 
-def _flag(knob: Knob, value: Any) -> bool:
+def _flag(knob: Knob, value: Value) -> bool:
     if not isinstance(value, bool):
         raise knob.refuse(value, "true or false")
     return value
 
 
-def _fraction(knob: Knob, value: Any) -> float:
+def _fraction(knob: Knob, value: Value) -> float:
     if isinstance(value, bool):
         return float(value)
     if not isinstance(value, (int, float)) or not 0 <= value <= 1:
@@ -125,13 +128,13 @@ def _fraction(knob: Knob, value: Any) -> float:
     return float(value)
 
 
-def _choice(knob: Knob, value: Any) -> str:
+def _choice(knob: Knob, value: Value) -> str:
     if value not in knob.choices:
         raise knob.refuse(value, "one of " + ", ".join(knob.choices))
     return str(value)
 
 
-def _activation(knob: Knob, value: Any) -> str | Callable[..., Any]:
+def _activation(knob: Knob, value: Value) -> Value:
     if callable(value):
         return value
     if not isinstance(value, str) or value.partition(":")[0] not in ACTIVATIONS:
@@ -139,7 +142,7 @@ def _activation(knob: Knob, value: Any) -> str | Callable[..., Any]:
     return value
 
 
-_CHECKS: dict[str, Callable[[Knob, Any], Any]] = {
+_CHECKS: dict[str, Callable[[Knob, Value], Value]] = {
     "integer": _integer,
     "number": _number,
     "flag": _flag,
@@ -147,6 +150,10 @@ _CHECKS: dict[str, Callable[[Knob, Any], Any]] = {
     "activation": _activation,
     "fraction": _fraction,
 }
+
+
+def _multiplier(name: str, meaning: str) -> Knob:
+    return Knob(name, "number", 1.0, meaning, maximum=LARGEST_NUMBER, per_block=True)
 
 
 def _gain(name: str, meaning: str, default: float | None = 1.0) -> Knob:
@@ -241,38 +248,10 @@ KNOBS: dict[str, Knob] = {
         _gain("mlp_linear_gain", "gain of the linear half of a gated MLP"),
         _gain("mlp_out_gain", "gain of the MLP output matrix"),
         _gain("mlp_bias", "standard deviation of the hidden bias", 0.0),
-        Knob(
-            "attention_skip",
-            "number",
-            1.0,
-            "multiplier of the stream around attention",
-            maximum=LARGEST_NUMBER,
-            per_block=True,
-        ),
-        Knob(
-            "attention_branch",
-            "number",
-            1.0,
-            "multiplier of the attention branch",
-            maximum=LARGEST_NUMBER,
-            per_block=True,
-        ),
-        Knob(
-            "mlp_skip",
-            "number",
-            1.0,
-            "multiplier of the stream around the MLP",
-            maximum=LARGEST_NUMBER,
-            per_block=True,
-        ),
-        Knob(
-            "mlp_branch",
-            "number",
-            1.0,
-            "multiplier of the MLP branch",
-            maximum=LARGEST_NUMBER,
-            per_block=True,
-        ),
+        _multiplier("attention_skip", "multiplier of the stream around attention"),
+        _multiplier("attention_branch", "multiplier of the attention branch"),
+        _multiplier("mlp_skip", "multiplier of the stream around the MLP"),
+        _multiplier("mlp_branch", "multiplier of the MLP branch"),
         Knob("parallel", "flag", False, "attention and MLP read the same input and are added together"),
         Knob("causal", "flag", False, "a token sees itself and earlier tokens only"),
         Knob(
@@ -325,7 +304,7 @@ KNOBS: dict[str, Knob] = {
 
 
 def refuse_unknown(names: Iterable[str], choices: Iterable[str], what: str = "knob") -> None:
-    """Refuse names that are not knobs, with the nearest ones that are."""
+    """Raise `BadInput` for a name that is not a knob, with the nearest ones that are."""
     choices = tuple(choices)
     for name in names:
         if name not in choices:

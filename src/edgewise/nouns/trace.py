@@ -1,4 +1,4 @@
-"""The geometry of a network through depth: one record, whether predicted or measured.
+"""The geometry of a network through depth, predicted or measured, and where its numbers come from.
 
 Shapes: S seeds, N sites, R readouts, H heads.
 """
@@ -7,18 +7,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self, cast
 
 import numpy as np
 
 from edgewise.arrays import Array
 from edgewise.errors import BadInput
 from edgewise.files import LARGEST_ARRAYS, open_regular, read_arrays, whole_file
-from edgewise.nouns.architecture import Architecture
-from edgewise.nouns.perceptron import Perceptron
-from edgewise.nouns.provenance import UNKNOWN, Provenance, WithProvenance
+from edgewise.nouns.architecture import Architecture, Perceptron
 
 READOUTS = ("token", "pooled")  # a loss per token, or one of the mean over tokens
 # A class token is one token with a gradient of its own: what is known of a loss per token holds for it.
@@ -38,6 +36,74 @@ def check_readout(readout: str) -> None:
     """Raise unless the theory knows where the gradient of this readout's loss starts."""
     if readout not in READOUTS:
         raise BadInput(f"readout must be {' or '.join(READOUTS)}, got {readout!r}.")
+
+
+@dataclass(frozen=True)
+class Provenance:
+    """What a number's reader must know beside the number."""
+
+    source: str = ""  # which theory or measurement
+    name: str = ""  # of the network
+    readout: str = ""  # how the model reads its output: "token", "pooled", "class"; empty if not known
+    step: int | None = None  # of training; None before it
+    sampled: bool = True  # False if the numbers are exact for the ensemble, so that one seed has no scatter
+    extrapolated: tuple[str, ...] = ()  # why the numbers are extrapolated; empty if they are not
+    departure: str = ""  # why a prediction was replaced by this measurement: where the two differ, and why
+    notes: tuple[str, ...] = ()  # what was left out or assumed
+
+
+UNKNOWN = Provenance()
+
+
+class WithProvenance:
+    """The provenance's fields as properties of the record that carries it."""
+
+    provenance: Provenance
+
+    def with_provenance(self, **changes: object) -> Self:
+        """Return the same record with some fields of its provenance replaced."""
+        changed = replace(self.provenance, **changes)  # type: ignore[arg-type]
+        return cast(Self, replace(cast(Any, self), provenance=changed))
+
+    @property
+    def source(self) -> str:
+        """The theory or measurement that the numbers come from."""
+        return self.provenance.source
+
+    @property
+    def name(self) -> str:
+        """The name of the network."""
+        return self.provenance.name
+
+    @property
+    def readout(self) -> str:
+        """The readout of the model: "token", "pooled" or "class"; empty if that is not known."""
+        return self.provenance.readout
+
+    @property
+    def step(self) -> int | None:
+        """The step of training; None before it."""
+        return self.provenance.step
+
+    @property
+    def sampled(self) -> bool:
+        """True if the numbers were sampled; exact ones have no scatter over seeds."""
+        return self.provenance.sampled
+
+    @property
+    def extrapolated(self) -> tuple[str, ...]:
+        """Reasons why the numbers are extrapolated; empty if they are not."""
+        return self.provenance.extrapolated
+
+    @property
+    def departure(self) -> str:
+        """The reason why a prediction was replaced by this measurement; empty if it was not."""
+        return self.provenance.departure
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Notes on what was left out or assumed."""
+        return self.provenance.notes
 
 
 @dataclass(frozen=True)
@@ -110,12 +176,12 @@ class Trace(WithProvenance):
         return len(self.block_ends()) - 1
 
     def block_ends(self) -> list[int]:
-        """Indices of the embedding and of the last site of every block."""
+        """Return the indices of the embedding and of the last site of every block."""
         blocks = [".".join(site.split(".")[:2]) for site in self.sites]
         return [i for i, block in enumerate(blocks) if i + 1 == len(blocks) or blocks[i + 1] != block]
 
     def blocks(self, quantity: str, readout: str | None = None) -> Array:
-        """A quantity at the embedding and after every block, mean over seeds, length depth + 1."""
+        """Return a quantity at the embedding and after every block, mean over seeds, length depth + 1."""
         values = getattr(self, quantity)
         if values is None:
             raise BadInput(f"{quantity} was not observed in this trace ({self.source}).")
@@ -124,7 +190,7 @@ class Trace(WithProvenance):
         return np.asarray(values.mean(axis=0)[self.block_ends()])
 
     def total_changes(self, readout: str) -> tuple[float, float]:
-        """log-changes (angle, relative gradient) from the embedding to the last block, the mean over seeds."""
+        """Return log-changes (angle, relative gradient) from the embedding to the last block, the mean over seeds."""
         if self.log_gradient is None:
             raise BadInput(f"gradients were not observed in this trace ({self.source}).")
         ends = self.block_ends()
@@ -161,7 +227,7 @@ class Trace(WithProvenance):
         with whole_file(path) as file:
             np.savez_compressed(file, meta=np.array(json.dumps(self._meta())), **arrays)
 
-    def _meta(self) -> dict[str, Any]:
+    def _meta(self) -> Mapping[str, object]:
         kind = type(self.architecture).__name__ if self.architecture is not None else None
         described = None if self.architecture is None else self.architecture.to_dict()
         return {

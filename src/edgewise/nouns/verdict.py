@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from edgewise.errors import BadInput
-from edgewise.nouns.provenance import UNKNOWN, Provenance, WithProvenance
+from edgewise.nouns.trace import UNKNOWN, Provenance, WithProvenance
 
 if TYPE_CHECKING:
     from edgewise.nouns.trace import Trace
@@ -102,7 +102,7 @@ class Cures(Protocol):
 
     @property
     def why_none(self) -> str:
-        """What to say where there is no remedy."""
+        """The sentence for a search that found no remedy."""
         ...
 
 
@@ -123,7 +123,7 @@ class Finding:
 
     @property
     def remedy(self) -> str:
-        """What leads to a better outcome by theory, where a description lets it be tried; else general advice."""
+        """Changes that lead to a better outcome by theory, if a description lets them be tried; else general advice."""
         if self.search is None:
             return self.advice
         remedies, cut_off = self.search(), self.search.cut_off
@@ -224,7 +224,7 @@ class Probability:
 
     @property
     def unlike(self) -> str:
-        """In which ways the network is not among those that were tried; empty when it is."""
+        """Ways in which the network is not among those that were tried; empty when it is."""
         outside = "; ".join(self.outside)
         for phrase in ("(those had ", "(those were "):
             outside = outside.replace(phrase, "(tried: ")
@@ -246,9 +246,7 @@ class Profile:
 
     overlap: tuple[float, ...]  # mean cosine of two tokens
     separation: tuple[float, ...]  # 1 - overlap, exact where the overlap is near 1
-    gradient: tuple[
-        float, ...
-    ] = ()  # its size, of the last block's; relative to the stream except in perceptrons
+    gradient: tuple[float, ...] = ()  # of the last block's; relative to the stream except in perceptrons
     halving: float | None = None  # blocks that halve 1 - overlap; negative: double it; None: too slow
     keys: float | None = None  # how many tokens attention spreads over where it spreads least, e^entropy
     visible: float | None = None  # how many it would spread over if it were uniform, mask and window included
@@ -295,7 +293,7 @@ class Verdict(WithProvenance):
 
     @property
     def capped(self) -> str:
-        """Why the outcome is not that of the score, which then has no probability; empty where it is."""
+        """The reason why the outcome is not that of the score, which then has no probability; empty if it is."""
         if self.probability is not None:
             return ""
         return next((CAUSES[finding.kind] for finding in self.findings if finding.kind in CAUSES), "")
@@ -347,7 +345,7 @@ class Verdict(WithProvenance):
         return present.as_html(present.card_of(self))
 
     def json(self) -> dict[str, Any]:
-        """The published form, `schema/prediction-1.json`."""
+        """Return the published form, `schema/prediction-1.json`."""
         attention = self.attention or AttentionSpread(None, None, None)
         return {
             "outcome": self.outcome.value,

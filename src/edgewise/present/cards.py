@@ -9,15 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+import edgewise.present.wording as wording
 from edgewise.audit.finding import AuditFinding, AuditSeverity
 from edgewise.errors import BadInput
-from edgewise.nouns.architecture import Architecture, transformer
+from edgewise.nouns.architecture import PERCEPTRON_KNOBS, Architecture, Perceptron, transformer
 from edgewise.nouns.card import Card, CardTable, Curve, Panel
 from edgewise.nouns.knobs import KNOBS
-from edgewise.nouns.perceptron import PERCEPTRON_KNOBS, Perceptron
 from edgewise.nouns.trace import Trace
 from edgewise.nouns.verdict import Outcome, Verdict
-from edgewise.present import wording
 from edgewise.present.text import columns
 from edgewise.present.wording import capitalised, group
 
@@ -254,7 +253,7 @@ FIRST = ("depth", "tokens", "width", "heads")  # always written out
 
 
 def unusual_knobs(network: Architecture | Perceptron) -> dict[str, Any]:
-    """The knobs that are not at their defaults, sizes in any case."""
+    """Return the knobs that are not at their defaults, sizes in any case."""
     if isinstance(network, Perceptron):
         return {name: getattr(network, name) for name in PERCEPTRON_KNOBS}
     sizes = {name: getattr(network, name) for name in FIRST}
@@ -268,7 +267,7 @@ def unusual_knobs(network: Architecture | Perceptron) -> dict[str, Any]:
 
 
 def call(function: str, arguments: dict[str, Any]) -> str:
-    """A call with keywords, on as many lines as it needs.
+    """Return a call with keywords, on as many lines as it needs.
 
     >>> call("edgewise.transformer", {"depth": 2, "norm": "post"})
     "edgewise.transformer(depth=2, norm='post')"
@@ -292,7 +291,7 @@ def _written(value: Any) -> str:
 
 
 def code_lines(network: Architecture | Perceptron, readout: str = "token") -> str:
-    """The description and its verdict in Python; refused by nobody: a callable is written by its name."""
+    """Return the description and its verdict in Python; a callable is written by its name."""
     function = "edgewise.Perceptron" if isinstance(network, Perceptron) else "edgewise.transformer"
     knobs = {
         k: getattr(v, "__name__", "function") if callable(v) else v for k, v in unusual_knobs(network).items()
@@ -317,7 +316,7 @@ def leading(audit: Sequence[AuditFinding] | str) -> list[str]:
 
 
 def listing(audit: Sequence[AuditFinding] | str) -> Iterator[str]:
-    """The whole audit; where there is none, why."""
+    """Yield the whole audit, or why there is none."""
     if isinstance(audit, str):
         yield f"Initialization audit: {audit}"
         return

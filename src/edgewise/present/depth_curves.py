@@ -34,7 +34,7 @@ FLOOR = 1e-300  # a smaller separation is not drawn: a logarithmic axis has no p
 
 
 def block_numbers(trace: Trace) -> Rows:
-    """The rows this trace has, mean over seeds: norm, overlap, separation, gradients, attention."""
+    """Return the rows this trace has, mean over seeds: norm, overlap, separation, gradients, attention."""
     rows = {name: trace.blocks(name) for name in ("norm", "overlap", "separation")}
     if trace.log_gradient is not None:
         rows["gradient_norm"] = trace.blocks("gradient_norm")
@@ -68,7 +68,7 @@ def within_blocks(trace: Trace, values: Array) -> Array:
 def depth_profile(
     traces: Trace | Sequence[Trace], verdicts: Verdict | Sequence[Verdict], names: Sequence[str] | None = None
 ) -> Sheet:
-    """Three panels (q, 1 - overlap, gradients), all traces on the same axes, the verdicts in the title."""
+    """Return three panels (q, 1 - overlap, gradients), all traces on the same axes, the verdicts in the title."""
     traces = [traces] if isinstance(traces, Trace) else list(traces)
     verdicts = [verdicts] if isinstance(verdicts, Verdict) else list(verdicts)
     if not traces or len(traces) != len(verdicts):
@@ -81,7 +81,7 @@ def depth_profile(
 
 
 def overlap(*traces: Trace, names: Sequence[str] | None = None) -> Sheet:
-    """The mean cosine between tokens through depth, one curve per trace, theory and measurement alike."""
+    """Return the mean cosine between tokens through depth, one curve per trace, theory and measurement alike."""
     if not traces:
         raise BadInput("overlap needs at least one trace.")
     labels = _labels(traces, names)
@@ -283,7 +283,7 @@ SHOWN = ("norm", "overlap", "gradient_norm", "relative_gradient_norm", "attentio
 
 
 def prediction(trace: Trace, verdict: Verdict, critical: CriticalPoint | None = None) -> dict[str, Any]:
-    """One network: its description, numbers per block (length depth + 1, embedding first), and verdict."""
+    """Return one network: its description, numbers per block (length depth + 1, embedding first), and verdict."""
     numbers = block_numbers(trace)
     blocks = {name: listed(numbers[name]) for name in SHOWN if name in numbers}
     document = {
@@ -295,17 +295,17 @@ def prediction(trace: Trace, verdict: Verdict, critical: CriticalPoint | None = 
 
 
 def comparison(compared: Comparison, predictions: list[dict[str, Any]]) -> dict[str, Any]:
-    """Two networks: both documents, and what differs between them."""
+    """Return two networks: both documents, and what differs between them."""
     return {"comparison": compared.json(), "predictions": predictions} | stamp()
 
 
 def listed(values: NDArray[np.float64]) -> list[float | None]:
-    """A row for JSON; a number that is not finite is null."""
+    """Return a row for JSON; a number that is not finite is null."""
     return [finite(float(value)) for value in values]
 
 
 def stamp() -> dict[str, Any]:
-    """The version of the schema and of the library."""
+    """Return the version of the schema and of the library."""
     from edgewise import __version__
 
     return {"schema": SCHEMA, "version": __version__}

@@ -92,7 +92,7 @@ MARKS: dict[str, dict[str, Any]] = {
 
 
 def draw_sheet(title: str, panels: Sequence[Panel], scale: str = "", columns: int | None = None) -> Figure:
-    """All panels side by side in one figure; no window, no global state."""
+    """Draw all panels side by side in one figure; no window, no global state."""
     lines = title.count("\n") + 1
     notes = max(panel.note.count("\n") + 1 for panel in panels)
     legends_above = 0.7 if any(panel.arrows is not None and not panel.legend_at for panel in panels) else 0.0
@@ -335,7 +335,7 @@ DOTS_PER_INCH = 160
 
 
 def check_path(path: str | Path) -> Path:
-    """The path, or a refusal, before anything is computed."""
+    """Return the path; raise `BadInput` before anything is computed if it cannot be written."""
     path = Path(path)
     if path.suffix.lower() not in SUFFIXES:
         raise BadInput(
@@ -365,7 +365,7 @@ def save_figure(figure: Figure, path: Path) -> Path:
 
 
 def figure_png(figure: Figure) -> bytes:
-    """The picture for a notebook."""
+    """Return the picture for a notebook."""
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", dpi=DOTS_PER_INCH)
     return buffer.getvalue()

@@ -53,7 +53,7 @@ def escape(text: str) -> str:
 
 
 def element(name: str, *children: Child, **attributes: Child) -> Html:
-    """One element; `class_` is class, `stroke_width` is stroke-width, an attribute of None is left out.
+    """Return one element; `class_` is class, `stroke_width` is stroke-width, an attribute of None is left out.
 
     >>> element("p", "a < b", class_="lead")
     '<p class="lead">a &lt; b</p>'
@@ -75,12 +75,12 @@ def join(*children: Child) -> Html:
 
 
 def prose(sentence: str) -> str:
-    """A sentence in which no line breaks before a per-cent sign."""
+    """Return a sentence in which no line breaks before a per-cent sign."""
     return sentence.replace(" %", "\u00a0%")
 
 
 def sentence_case(text: str) -> str:
-    """The shell's half sentences as whole ones."""
+    """Return the shell's half sentences as whole ones."""
     return prose(whole_sentence(text))
 
 
@@ -95,7 +95,7 @@ LARGEST = 1_500_000  # bytes
 
 
 def document(title: str, sections: Iterable[Html | None]) -> str:
-    """The whole file."""
+    """Return the whole file."""
     head = element(
         "head",
         element("meta", charset="utf-8"),
@@ -111,7 +111,7 @@ def document(title: str, sections: Iterable[Html | None]) -> str:
 
 
 def save(path: str | Path, text: str) -> Path:
-    """The file, whole or not at all."""
+    """Write the file, whole or not at all."""
     place = Path(path)
     if place.suffix.lower() not in (".html", ".htm"):
         raise BadInput(f"a report is an .html file, got {place.name!r}. Name it report.html, for example.")
@@ -132,7 +132,7 @@ def save(path: str | Path, text: str) -> Path:
 
 @cache
 def style() -> Html:
-    """The stylesheet, our own file."""
+    """Return the stylesheet, our own file."""
     return Html(files("edgewise.present").joinpath(STYLE).read_text(encoding="utf-8"))
 
 
@@ -145,7 +145,7 @@ def policy() -> str:
 
 
 def header(name: str, about: str) -> Html:
-    """The line above the answer: what the report is about, and what wrote it."""
+    """Return the line above the answer: what the report is about, and what wrote it."""
     return element(
         "header",
         element("span", element("b", name)),
@@ -367,7 +367,7 @@ def as_html(card: Card) -> str:
 
 
 def glyph(outcome: Outcome) -> Html:
-    """A shape for every outcome, so that colour is never alone: disc, half disc, barred ring, dashed ring."""
+    """Return a shape for every outcome, so that colour is never alone: disc, half disc, barred ring, dashed ring."""
     ring = {"cx": 10.0, "cy": 10.0, "r": 8.0}
     shapes = {
         Outcome.TRAINS: element("circle", class_="full", cx=10.0, cy=10.0, r=8.6),
@@ -381,7 +381,7 @@ def glyph(outcome: Outcome) -> Html:
 
 
 def answer(card: Card, heading: str = "h1") -> Html | None:
-    """The answer with its shape, and the reasons beside it as a paragraph."""
+    """Return the answer with its shape, and the reasons beside it as a paragraph."""
     if not card.answer:
         return None
     kind = f"outcome {KINDS[card.outcome]}"
@@ -400,7 +400,7 @@ def sentences(card: Card) -> Html:
 
 
 def table_html(given: CardTable, most: int | None = None) -> Html:
-    """A table of a card; changes as code with a shape for what each leads to."""
+    """Return a table of a card; changes as code with a shape for what each leads to."""
     if given.kind == "fixes":
         rows = [
             (
@@ -422,7 +422,7 @@ def table_html(given: CardTable, most: int | None = None) -> Html:
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[Any]], kind: str = "", label: str = "") -> Html:
-    """A table that scrolls in itself where the page is narrow."""
+    """Return a table that scrolls in itself where the page is narrow."""
     head = element("tr", *(element("th", cell, scope="col") for cell in header))
     body = [
         element("tr", element("th", first, scope="row"), *(element("td", cell) for cell in cells))
@@ -433,7 +433,7 @@ def table(header: Sequence[str], rows: Iterable[Sequence[Any]], kind: str = "", 
 
 
 def figure(card: Card, caption: str = "") -> Html | None:
-    """The panels of a card side by side, with a caption that says what every mark means."""
+    """Return the panels of a card side by side, with a caption that says what every mark means."""
     pictures = [drawn for drawn in map(picture, card.figures) if drawn is not None]
     if not pictures:
         return None

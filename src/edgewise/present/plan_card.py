@@ -28,7 +28,7 @@ ANSWERS = {"helps": ("the plan helps", Outcome.TRAINS), "hurts": ("the plan hurt
 def answers(
     name: str, plan: Plan, now: Verdict | None, then: Verdict | None, width: int, seconds: float
 ) -> Iterator[Line]:
-    """The two outcomes with their sentences; of a model that was not measured, the totals of the plan."""
+    """Yield the two outcomes with their sentences; of a model that was not measured, the totals of the plan."""
     if now is None or then is None:
         yield Line(f"{name} · {plan.depth} layers · {seconds:.1f} s", "bold", len(name))
         for label, totals in (("Now", plan.before), ("Then", plan.expected)):
@@ -50,7 +50,7 @@ def _coloured(text: str, verdict: Verdict, width: int) -> Iterator[Line]:
 
 
 def totals_in_words(totals: TotalChanges) -> str:
-    """How much differences and gradients change over the whole depth."""
+    """Return how much differences and gradients change over the whole depth."""
     angle, gradient = (_times(change) for change in (totals.angle, totals.gradient / 2))
     return f"from input to output differences {angle}; from output to input gradients {gradient}."
 
@@ -65,7 +65,7 @@ def _times(log: float) -> str:
 
 
 def plan_table(plan: Plan, width: int) -> Iterator[Line]:
-    """One row per kind of matrix: its group, its standard deviation now and then, how it is drawn."""
+    """Yield one row per kind of matrix: its group, its standard deviation now and then, how it is drawn."""
     rows = []
     for changes in by_pattern(plan.changes).values():
         names = [name for change in changes for name in change.projection.parameters]
@@ -99,7 +99,7 @@ def _aligned(rows: Sequence[Sequence[str]], width: int) -> Iterator[Line]:
 
 
 def code(plan: Plan, module: Path | None, command: str) -> Iterator[Line]:
-    """The lines to paste."""
+    """Yield the lines to paste."""
     yield Line(f"{INDENT}Code", "bold")
     if module is not None:
         yield Line(f"{2 * INDENT}from {module.stem} import initialize_")
@@ -112,7 +112,7 @@ def code(plan: Plan, module: Path | None, command: str) -> Iterator[Line]:
 
 
 def proof_lines(proof: Proof, width: int) -> Iterator[Line]:
-    """What training showed, and the loss of both arms at a few steps."""
+    """Yield what training showed, and the loss of both arms at a few steps."""
     yield from screen.wrapped(f"Proof: {proof}", width, INDENT)
     steps = screen.columns(proof.steps, LOSSES_SHOWN if width >= screen.NARROW else 3)
     arms = {"as it is": proof.plain, "with plan": proof.planned}
@@ -122,7 +122,7 @@ def proof_lines(proof: Proof, width: int) -> Iterator[Line]:
 
 
 def curve(arm: Arm, steps: Sequence[int]) -> list[float]:
-    """The mean loss over seeds at these steps; a run that diverged stays at its last."""
+    """Return the mean loss over seeds at these steps; a run that diverged stays at its last."""
     return [
         sum(seed[min(max(step - 1, 0), len(seed) - 1)] for seed in arm.losses) / len(arm.losses)
         for step in steps

@@ -20,8 +20,8 @@ import numpy as np
 from edgewise.arrays import Array
 from edgewise.errors import BadInput
 from edgewise.files import whole_file
+from edgewise.nouns.architecture import Perceptron
 from edgewise.nouns.card import Arrows, Curve, Map, Marker, Panel
-from edgewise.nouns.perceptron import Perceptron
 from edgewise.present.sheet import Sheet, finite_limit
 from edgewise.theory.averages.activation_averages import activation
 from edgewise.theory.perceptron.edge_of_chaos import boundary, length_fixed_point
@@ -44,7 +44,7 @@ EDGES = {  # label, group, role
 
 
 def phase_diagram(diagram: PhaseDiagram) -> Sheet:
-    """Three planes: both exponents of nearly identical tokens, and the network's own outcome with both edges."""
+    """Return three planes: both exponents of nearly identical tokens, and the network's own outcome with both edges."""
     if diagram.outcome is None:
         raise BadInput("this diagram was not judged; edgewise.phase_diagram makes one that is.")
     limit = finite_limit([diagram.near_angle, diagram.near_gradient])
@@ -112,7 +112,7 @@ def words(knob: str) -> str:
 
 
 def geometric(values: Array) -> bool:
-    """True when the values step by a constant factor, so that a logarithmic axis shows them evenly."""
+    """Return whether the values step by a constant factor, so that a logarithmic axis shows them evenly."""
     if len(values) < 3 or not (values > 0).all():
         return False
     return bool(np.ptp(np.diff(np.log(values))) < 1e-6 * np.ptp(np.log(values)))
@@ -243,7 +243,7 @@ class Relief:
     limits: tuple[float, float]
 
     def draw(self) -> Figure:
-        """A matplotlib figure: surfaces in the first row, contours in the second."""
+        """Draw a matplotlib figure: surfaces in the first row, contours in the second."""
         return _figure(self)
 
     def save(self, path: str | Path) -> Path:
@@ -261,7 +261,9 @@ class Relief:
 
 
 def landscape(planes: Plane | Mapping[str, Plane], title: str = "", shared_scale: bool = True) -> Relief:
-    """One plane, or several by name; with a shared scale their heights can be compared, else each has its own."""
+    """Return one plane, or several by name; with a shared scale their heights can be compared, else each has
+    its own.
+    """
     named = _named(planes, 2)
     heights = np.concatenate([_finite(plane.losses) for plane in named.values()])
     limits = (float(heights.min()), float(heights.max())) if shared_scale else (np.nan, np.nan)
@@ -270,7 +272,7 @@ def landscape(planes: Plane | Mapping[str, Plane], title: str = "", shared_scale
 
 
 def landscape_line(lines: LossLine | Mapping[str, LossLine], title: str = "") -> Sheet:
-    """The loss along a direction, one curve per line, and the place of the model."""
+    """Return the loss along a direction, one curve per line, and the place of the model."""
     named = _named(lines, 1)
     curves = tuple(Curve(name, line.x, line.losses, k) for k, (name, line) in enumerate(named.items()))
     marks = tuple(Marker("the model", 0.0, line.centre) for line in named.values())
@@ -392,7 +394,7 @@ _IN_SCRIPT = str.maketrans({"<": r"\u003c", ">": r"\u003e", "&": r"\u0026"})
 
 
 def write_page(path: Path, title: str, limits: tuple[float, float], planes: Mapping[str, Plane]) -> Path:
-    """The page, whole or not at all."""
+    """Write the page, whole or not at all."""
     if not path.parent.is_dir():
         raise BadInput(f"the folder {str(path.parent)!r} for the page does not exist. Make it first.")
     with whole_file(path) as file:
@@ -403,7 +405,7 @@ def write_page(path: Path, title: str, limits: tuple[float, float], planes: Mapp
 
 
 def page(title: str, limits: tuple[float, float], planes: Mapping[str, Plane]) -> str:
-    """The template with its policy, title and numbers."""
+    """Return the template with its policy, title and numbers."""
     template = files("edgewise.present").joinpath(TEMPLATE).read_text(encoding="utf-8")
     scale = list(limits) if np.isfinite(limits[0]) else None
     data = {"title": title, "limits": scale, "planes": [_data(name, plane) for name, plane in planes.items()]}

@@ -46,7 +46,7 @@ Fingerprint = tuple[tuple[str, int, int], ...]
 
 
 def names(folder: Path | None) -> list[str]:
-    """The runs below a folder, as paths from it; a folder that is a run itself is called by its own name."""
+    """Return the runs below a folder, as paths from it; a folder that is a run itself is called by its own name."""
     if folder is None:
         return []
     root, found = folder.resolve(), []
@@ -60,7 +60,7 @@ def names(folder: Path | None) -> list[str]:
 
 
 def run_of(folder: Path | None, name: str) -> Run:
-    """A run of the list, once its files are known to be harmless."""
+    """Return a run of the list, once its files are known to be harmless."""
     if folder is None or name not in names(folder):
         raise BadInput(f"{name[:80]!r} is not among the runs of this page. Choose one of the list.")
     root = folder.resolve()
@@ -68,7 +68,7 @@ def run_of(folder: Path | None, name: str) -> Run:
 
 
 def given(folder: Path) -> Run:
-    """The run that a folder itself is, in messages by the name it was given."""
+    """Return the run that a folder itself is, in messages by the name it was given."""
     return _harmless(folder.resolve(), folder.resolve(), str(folder))
 
 
@@ -127,7 +127,7 @@ def fingerprint(run: Run) -> Fingerprint:
 
 
 def rows(run: Run, rank: int) -> Rows:
-    """All rows of a rank, kept until the files change."""
+    """Return all rows of a rank, kept until the files change."""
     return _rows(str(run.path), rank, fingerprint(run))
 
 
@@ -184,7 +184,9 @@ DECADES = 1.3  # from this span on a scale is logarithmic
 
 
 def picture(columns: Sequence[str], rows: Rows, statistic: str | None) -> dict[str, Any]:
-    """The heat map of one statistic with its extreme line, and the loss; numbers that are not finite are null."""
+    """Return the heat map of one statistic with its extreme line, and the loss; numbers that are not finite
+    are null.
+    """
     by_step = np.argsort(rows.step, kind="stable")
     rows = Rows(rows.step[by_step], rows.time[by_step], rows.values[by_step], rows.damaged)
     places = _places(columns, rows)

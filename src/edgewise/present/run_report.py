@@ -79,12 +79,12 @@ class RunSubject:
 
 
 def read(folder: Path, command: str = "", rank: int = 0) -> RunSubject:
-    """A run folder of anybody; what is wrong with it is said in a sentence."""
+    """Read a run folder; `BadInput` says what is wrong with it."""
     return subject(run_files.given(folder), str(folder), command, rank)
 
 
 def subject(run: Run, name: str, command: str = "", rank: int = 0) -> RunSubject:
-    """What a report says of a run whose files are known to be harmless."""
+    """Return what a report says of a run whose files are known to be harmless."""
     with run_files.told(run, name):
         columns, rows, events = run.columns(), run_files.rows(run, rank), run.events(rank)
         return RunSubject(
@@ -112,7 +112,7 @@ def _curves(columns: Sequence[str], rows: Any) -> Iterator[dict[str, Any]]:
 
 
 def write(path: str | Path, subject: RunSubject) -> Path:
-    """The report, whole or not at all."""
+    """Write the report, whole or not at all."""
     return html.save(path, page(subject))
 
 
@@ -266,7 +266,7 @@ SILENT = 60.0  # seconds without a row, after which a run that has not ended is 
 
 
 def note(about: dict[str, Any]) -> str:
-    """The network of a run in one line."""
+    """Return the network of a run in one line."""
     parts = [str(about.get("model", "a model"))[:80], f"{about['depth']} blocks"]
     if isinstance(about.get("width"), int):
         parts.append(f"width {about['width']}")
@@ -278,7 +278,7 @@ def note(about: dict[str, Any]) -> str:
 
 
 def state(events: Sequence[dict[str, Any]], rows: Rows) -> dict[str, Any]:
-    """How far the run is, in words."""
+    """Return how far the run is, as text."""
     last = finite(float(rows.time[-1])) if len(rows) else None
     silent = 0.0 if last is None else time.time() - last
     over = ended(events)
@@ -290,12 +290,12 @@ def state(events: Sequence[dict[str, Any]], rows: Rows) -> dict[str, Any]:
 
 
 def unseen(run: Run, rank: int, rows: Rows) -> list[str]:
-    """What the monitor could not see of a run, to be said before its alarms."""
+    """Return what the monitor could not see of a run, to be said before its alarms."""
     return [_short(sentence) for sentence in run.unseen(rank, rows=rows)]
 
 
 def unseen_at_a_glance(run: Run, events: Sequence[dict[str, Any]]) -> list[str]:
-    """The same as far as the events tell, without reading the rows; a run that has ended has written it down."""
+    """Return the same as far as the events tell, without reading the rows; a run that has ended has written it down."""
     ends = [event for event in events if event["kind"] == "stop"]
     last = ends[-1].get("unseen") if ends and ended(events) else None
     written = [_short(sentence) for sentence in last] if isinstance(last, list) else []
@@ -314,7 +314,7 @@ def _duration(seconds: float) -> str:
 
 
 def alarms(events: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The alarms of a run, first things first, each as a card."""
+    """Return the alarms of a run, first things first, each as a card."""
     raised = [Alarm.from_json(event) for event in events if event["kind"] == "alarm"]
     return [_card(alarm) for alarm in raised[:MOST_ALARMS]]
 

@@ -14,12 +14,12 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+import edgewise.present.text as screen
 from edgewise.audit.finding import AuditFinding
 from edgewise.judgement.comparison import Comparison
 from edgewise.nouns.card import Line
 from edgewise.nouns.trace import Trace
 from edgewise.nouns.verdict import Verdict, per_cent
-from edgewise.present import text as screen
 from edgewise.present.cards import leading, listing, verdict_card
 from edgewise.present.depth_curves import RowsWithErrors, block_numbers, rows_with_errors
 from edgewise.present.wording import details, explain
@@ -55,7 +55,7 @@ class Detail(IntEnum):
 
 
 def console() -> Console:
-    """The output, without colour where it is not a terminal or NO_COLOR is set."""
+    """Return the output, without colour where it is not a terminal or NO_COLOR is set."""
     return Console(file=sys.stdout, width=_width(sys.stdout.isatty()), highlight=False, soft_wrap=True)
 
 
@@ -71,7 +71,7 @@ def _width(terminal: bool) -> int:
 def show_prediction(
     trace: Trace, verdict: Verdict, critical: Sequence[str], seconds: float, detail: Detail = Detail.SCREEN
 ) -> None:
-    """The screen of the verdict, the critical setting where it was asked for, then the numbers."""
+    """Print the screen of the verdict, the critical setting where it was asked for, then the numbers."""
     out = console()
     more = "" if detail else _more(detail, "predict")
     show(out, screen.lines(verdict_card(verdict, seconds=seconds, more=more), out.width))
@@ -91,7 +91,9 @@ def show_measurement(
     seconds: float,
     detail: Detail = Detail.SCREEN,
 ) -> None:
-    """The screen of the verdict, errors in the weights first; then the numbers beside theory and the whole audit."""
+    """Print the screen of the verdict, errors in the weights first; then the numbers beside theory and the
+    whole audit.
+    """
     out = console()
     more = "" if detail else _more(detail, "measure")
     card = verdict_card(verdict, seconds=seconds, lead=leading(audit), more=more)
@@ -109,7 +111,7 @@ def show_measurement(
 def show_comparison(
     comparison: Comparison, criticals: Sequence[str], seconds: float, detail: Detail = Detail.SCREEN
 ) -> None:
-    """Both answers in one table, what differs in the descriptions, then the fixes of each."""
+    """Print both answers in one table, what differs in the descriptions, then the fixes of each."""
     out = console()
     out.print(verdict_table(comparison, detail >= Detail.EXPLAIN), soft_wrap=False)
     out.print()
@@ -176,7 +178,7 @@ def show(out: Console, lines: Iterable[Line]) -> None:
 
 
 def printable(text: str) -> str:
-    """The text in letters that the output has."""
+    """Return the text in letters that the output has."""
     try:
         text.encode(getattr(sys.stdout, "encoding", None) or "utf-8")
     except UnicodeEncodeError:
@@ -203,7 +205,7 @@ ALL = 24  # blocks of which each has a row
 
 
 def block_table(trace: Trace) -> Table:
-    """One row per block; of many blocks the first, the quarters and the last."""
+    """Return one row per block; of many blocks the first, the quarters and the last."""
     numbers = block_numbers(trace)
     shown = [name for name in COLUMNS if name in numbers and np.isfinite(numbers[name]).any()]
     table = _table("block", *(COLUMNS[name] for name in shown))
@@ -266,7 +268,7 @@ def overlap_text(overlap: float, separation: float) -> str:
 
 
 def verdict_table(comparison: Comparison, exponents: bool = False) -> Table:
-    """One column for each network; `exponents` adds the rates behind the answer."""
+    """Return one column for each network; `exponents` adds the rates behind the answer."""
     colours = [COLOURS[verdict.outcome.value] for verdict in comparison.verdicts]
     table = _table("", *(Text(name, style=c) for name, c in zip(comparison.names, colours, strict=True)))
     columns = [
@@ -316,7 +318,7 @@ def _signed(value: float | None, digits: int = 2) -> str:
 
 
 def difference_table(comparison: Comparison) -> Table:
-    """The knobs in which the descriptions differ."""
+    """Return the knobs in which the descriptions differ."""
     title = "they differ in" if comparison.differences else "the descriptions are the same"
     table = _table(title, *comparison.names)
     for knob, first, second in comparison.differences:

@@ -39,7 +39,7 @@ def lines(card: Card, width: int = WIDTH) -> Iterator[Line]:
 
 
 def headline(title: str, source: str, width: int) -> Iterator[Line]:
-    """The title on the left, the source on the right, or below if that is too long."""
+    """Yield the title on the left, the source on the right, or below if that is too long."""
     if len(title) + 2 + len(source) <= width:
         yield Line(title + source.rjust(width - len(title)), "bold", len(title))
     else:
@@ -61,19 +61,19 @@ def _answer(card: Card, width: int) -> Iterator[Line]:
 
 
 def paragraphs(sentences: Iterable[str], width: int) -> Iterator[Line]:
-    """Every sentence on lines of its own, indented."""
+    """Yield every sentence on lines of its own, indented."""
     for sentence in sentences:
         yield from wrapped(sentence, width, INDENT)
 
 
 def table_lines(table: CardTable, width: int) -> Iterator[Line]:
-    """A table in the layout of its kind."""
+    """Yield a table in the layout of its kind."""
     layouts = {"fixes": fixes, "numbers": _numbers, "rates": _rates, "alarms": _records}
     yield from layouts.get(table.kind, _columns)(table, width)
 
 
 def fixes(table: CardTable, width: int) -> Iterator[Line]:
-    """The first changes, what each leads to and what it means; one below the other if they do not fit."""
+    """Yield the first changes, what each leads to and what it means; one below the other if they do not fit."""
     rows = table.rows[:SHOWN]
     label, result = (max(len(head), *(len(row[k]) for row in rows)) for k, head in enumerate(("Fix", "then")))
     if 4 + label + 3 + result > width:

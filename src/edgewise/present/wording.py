@@ -50,7 +50,7 @@ BLOCKS, LAYERS = Nouns(), Nouns("inputs", "input", "layers", "layer")
 
 
 def nouns(verdict: Verdict) -> Nouns:
-    """A perceptron has layers and inputs where a transformer has blocks and tokens."""
+    """Return a perceptron has layers and inputs where a transformer has blocks and tokens."""
     return BLOCKS if verdict.perceptron is None else LAYERS
 
 
@@ -64,13 +64,13 @@ def title(verdict: Verdict) -> str:
 
 
 def method(verdict: Verdict, seconds: float | None = None) -> str:
-    """Where the numbers come from, and how long they took."""
+    """Return where the numbers come from, and how long they took."""
     source = "measured" if verdict.profile.measured else "theory"
     return source if seconds is None else f"{source}, {seconds:.1f} s"
 
 
 def why(verdict: Verdict) -> str:
-    """What stands beside the outcome: how many of such networks trained, or why that is not known."""
+    """Return what stands beside the outcome: how many of such networks trained, or why that is not known."""
     if verdict.capped:
         return f"{verdict.capped}; how many of such networks trained is not known"
     if verdict.probability is None:
@@ -89,7 +89,7 @@ def errors(verdict: Verdict) -> list[str]:
 
 
 def sentences(verdict: Verdict) -> Iterator[str]:
-    """At most three: what happens to tokens, to gradients, and what else is wrong, or how attention spreads.
+    """Yield at most three: what happens to tokens, to gradients, and what else is wrong, or how attention spreads.
 
     A first loss far above chance comes before them.
     """
@@ -125,7 +125,7 @@ _TOLD = {
 
 
 def tokens(profile: Profile, names: Nouns = BLOCKS) -> str:
-    """How alike two tokens are at the output, and how fast that came about."""
+    """Return how alike two tokens are at the output, and how fast that came about."""
     changes = 0.0 if profile.halving is None else profile.depth * math.log(2) / profile.halving
     fact = f"two that start {_start(profile.overlap[0])} {_end(profile)} at the output"
     things = names.things.capitalize()
@@ -162,7 +162,7 @@ def _end(profile: Profile) -> str:
 
 
 def alike(separation: float) -> str:
-    """How alike two tokens are, from 1 - overlap.
+    """Return how alike two tokens are, from 1 - overlap.
 
     >>> alike(0.49), alike(0.0048), alike(1e-6)
     ('51 % alike', '99.5 % alike', 'more than 99.9 % alike')
@@ -173,7 +173,7 @@ def alike(separation: float) -> str:
 
 
 def gradients(profile: Profile, names: Nouns = BLOCKS) -> str:
-    """What the first block gets of the last block's gradient, and the extreme on the way where that is worse."""
+    """Return what the first block gets of the last block's gradient, and the extreme on the way where that is worse."""
     row = profile.gradient
     first, low, high = row[0], min(row), max(row)
     share = f"the first {names.block} gets {of_the_last(first, names)}"
@@ -212,7 +212,7 @@ def _part(ratio: float) -> str:
 
 
 def attention(profile: Profile) -> str:
-    """How many tokens attention looks at, of those it can see."""
+    """Return how many tokens attention looks at, of those it can see."""
     assert profile.keys is not None
     looks, visible = f"about {max(1, round(profile.keys))}", profile.visible
     if visible is None or profile.tokens is None:
@@ -246,14 +246,14 @@ def whole_sentence(text: str) -> str:
 
 
 def then(remedy: Remedy) -> str:
-    """What a change leads to: `trains, 93 %`."""
+    """Return what a change leads to: `trains, 93 %`."""
     if remedy.probability is None:
         return remedy.outcome.value
     return f"{remedy.outcome.value}, {per_cent(remedy.probability)}"
 
 
 def no_remedy(verdict: Verdict) -> str:
-    """What to say where no change is proven: general advice, or that none of those that were tried helps."""
+    """Return what to say where no change is proven: general advice, or that none of those that were tried helps."""
     if verdict.outcome is Outcome.TRAINS or not verdict.findings:
         return ""
     first = verdict.findings[0]
@@ -276,7 +276,7 @@ def explain(verdict: Verdict) -> Iterator[Line]:
 
 
 def details(verdict: Verdict) -> Iterator[Line]:
-    """Which theory or measurement, fixed points, power laws, a perceptron's limits."""
+    """Yield which theory or measurement, fixed points, power laws, a perceptron's limits."""
     yield from _in_its_words(verdict, map(Line, _details(verdict)))
 
 
@@ -366,7 +366,7 @@ def _details(verdict: Verdict) -> Iterator[str]:
 
 
 def vouched(verdict: Verdict) -> Iterator[str]:
-    """What the numbers do not vouch for."""
+    """Yield what the numbers do not vouch for."""
     if verdict.profile.left_out:
         yield f"{verdict.profile.left_out}."
     if verdict.extrapolated:
@@ -374,7 +374,7 @@ def vouched(verdict: Verdict) -> Iterator[str]:
 
 
 def overlap(value: float, separation: float) -> str:
-    """An overlap with more digits the nearer it is to 1.
+    """Return an overlap with more digits the nearer it is to 1.
 
     >>> overlap(0.4, 0.6), overlap(0.996, 0.004), overlap(1.0, 1e-5), overlap(1.0, 0.0)
     ('0.40', '0.996', '>0.9999', '1')
@@ -388,7 +388,7 @@ def overlap(value: float, separation: float) -> str:
 
 
 def size(gradient: float) -> str:
-    """Two decimals in the middle, whole numbers above 10, bounds beyond what anyone compares.
+    """Return two decimals in the middle, whole numbers above 10, bounds beyond what anyone compares.
 
     >>> size(0.5), size(14.2), size(1e7), size(1e-5)
     ('0.50', '14', '>999999', '<0.001')

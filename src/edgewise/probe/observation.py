@@ -24,8 +24,7 @@ from edgewise.models.inputs import call, tensors
 from edgewise.models.names.record import BlockSite
 from edgewise.models.state import preserved
 from edgewise.nouns.architecture import Architecture
-from edgewise.nouns.provenance import Provenance
-from edgewise.nouns.trace import GRADIENTS, WEIGHTS, FirstLoss, Trace
+from edgewise.nouns.trace import GRADIENTS, WEIGHTS, FirstLoss, Provenance, Trace
 from edgewise.probe.attention_rows import AttentionWatch, GainWatch, RowStatistics
 from edgewise.probe.batches import Counted, counted, sequences_of
 from edgewise.probe.geometry import (

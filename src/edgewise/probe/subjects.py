@@ -15,9 +15,8 @@ from edgewise.models.config.reader import DEPTH_KEYS
 from edgewise.models.small.small_model import named_classes, refuse_kernel
 from edgewise.models.source import PICKLES, pickle_refused, read_source
 from edgewise.models.unwrap import unwrap
-from edgewise.nouns.architecture import Architecture
+from edgewise.nouns.architecture import Architecture, Perceptron
 from edgewise.nouns.knobs import DEEPEST
-from edgewise.nouns.perceptron import Perceptron
 
 OTHER_WEIGHTS = (".h5", ".msgpack", ".gguf", ".onnx")
 Factory = Callable[[], nn.Module]

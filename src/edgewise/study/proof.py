@@ -23,9 +23,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from edgewise.errors import BadInput
-from edgewise.nouns.verdict import finite
 from edgewise.models.inputs import call, tensors
 from edgewise.models.state import preserved
+from edgewise.nouns.verdict import finite
 from edgewise.progress import progress_bar
 from edgewise.repair.initialize import critical_plan, initialize_
 from edgewise.repair.meter import batch_for
@@ -271,7 +271,7 @@ def _task(
     given = list(batches)
 
     def stream(seed: int) -> Iterable[Pair]:
-        """The list again and again, begun at the seed's place."""
+        """Return the list again and again, begun at the seed's place."""
         start = seed % len(given)
         return cycle([*given[start:], *given[:start]])
 

@@ -78,7 +78,7 @@ class Claim:
 
     @property
     def outcome(self) -> str:
-        """In words."""
+        """The outcome as text."""
         return {True: "held", False: "not held", None: "undecided"}[self.held]
 
     def to_dict(self) -> Document:

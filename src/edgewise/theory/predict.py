@@ -8,8 +8,7 @@ from collections.abc import Callable
 from numpy.typing import ArrayLike
 
 from edgewise.errors import BadInput, NotCovered, SearchBudget
-from edgewise.nouns.architecture import Architecture
-from edgewise.nouns.perceptron import Perceptron
+from edgewise.nouns.architecture import Architecture, Perceptron
 from edgewise.nouns.trace import Trace, check_readout
 from edgewise.theory.perceptron.drive import trace_perceptron
 from edgewise.theory.simplex.drive import propagate_simplex

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from edgewise.errors import BadInput
-from edgewise.nouns.perceptron import Perceptron
+from edgewise.nouns.architecture import Perceptron
 from edgewise.theory.averages.activation_averages import activation
 from edgewise.theory.perceptron import drive
 from edgewise.theory.perceptron.edge_of_chaos import length_fixed_point

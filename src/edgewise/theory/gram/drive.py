@@ -17,8 +17,7 @@ from edgewise.arrays import Array
 from edgewise.errors import BadInput, SearchBudget
 from edgewise.nouns.architecture import Architecture
 from edgewise.nouns.blocks import Branch
-from edgewise.nouns.provenance import Provenance
-from edgewise.nouns.trace import WEIGHTS, Trace, check_readout
+from edgewise.nouns.trace import WEIGHTS, Provenance, Trace, check_readout
 from edgewise.theory.gram.heads import (
     SampledBlock,
     Sampling,

@@ -17,9 +17,8 @@ from numpy.typing import ArrayLike
 
 from edgewise.arrays import LARGEST, Array
 from edgewise.errors import BadInput
-from edgewise.nouns.perceptron import Perceptron
-from edgewise.nouns.provenance import Provenance
-from edgewise.nouns.trace import Trace
+from edgewise.nouns.architecture import Perceptron
+from edgewise.nouns.trace import Provenance, Trace
 from edgewise.theory.averages.activation_averages import Activation, activation
 from edgewise.theory.perceptron.edge_of_chaos import length_fixed_point
 from edgewise.theory.perceptron.state import CircleOrbit, PerceptronOrbit, PerceptronState, start_state

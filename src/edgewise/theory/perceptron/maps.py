@@ -11,7 +11,7 @@ from typing import Any
 from numpy.typing import ArrayLike
 
 from edgewise.arrays import Array
-from edgewise.nouns.perceptron import Perceptron
+from edgewise.nouns.architecture import Perceptron
 from edgewise.theory.averages.activation_averages import Activation, activation
 from edgewise.theory.perceptron.drive import (
     depth_beyond_shallow,

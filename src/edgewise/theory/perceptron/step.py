@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from edgewise.arrays import Array
-from edgewise.nouns.perceptron import Perceptron
+from edgewise.nouns.architecture import Perceptron
 from edgewise.theory.averages.activation_averages import Activation, activation
 from edgewise.theory.perceptron.state import PerceptronState
 

@@ -14,8 +14,7 @@ from edgewise.arrays import LARGEST, Array
 from edgewise.errors import BadInput, SearchBudget
 from edgewise.nouns.architecture import Architecture
 from edgewise.nouns.blocks import Block
-from edgewise.nouns.provenance import Provenance
-from edgewise.nouns.trace import WEIGHTS, Trace
+from edgewise.nouns.trace import WEIGHTS, Provenance, Trace
 from edgewise.theory.simplex.state import Gradient, Moments, Setting, SimplexState, SimplexStep
 from edgewise.theory.simplex.step import step
 from edgewise.theory.softmax.integrals import SoftmaxMoments
