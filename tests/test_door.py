@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import doctest
 import inspect
+import json
+import os
 import re
+import shutil
+import subprocess
+import sys
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
@@ -15,10 +20,12 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.optim import AdamW
 
 import edgewise
 from edgewise import present
 from edgewise.nouns.verdict import Outcome
+from edgewise.study.proof import Arm, Proof, compare
 from tests.rehearsal.test_screen import RATE
 
 # Their keywords are the rows of edgewise.nouns.knobs.KNOBS; others are rejected by name, with the nearest one.
@@ -124,6 +131,55 @@ def encoder() -> nn.Module:
     return nn.TransformerEncoder(layer, 3, enable_nested_tensor=False)
 
 
+def mean_square(model: nn.Module, batch: torch.Tensor) -> torch.Tensor:
+    loss: torch.Tensor = (model(batch) - batch).square().mean()
+    return loss
+
+
+ARMS = [Arm(name, ((1.0, 0.9) * 100,) * 3, (1e-3,) * 3, (1.0, 0.9, 0.8)) for name in ("as it is", "critical")]
+PROOF = Proof(ARMS[0], ARMS[1], compare(ARMS[0].finals, ARMS[1].finals), 2.3, 200, "a plan " * 99, "digits")
+
+
+def test_a_loss_is_a_function_of_model_and_batch_everywhere() -> None:
+    """One function serves check, the learning rate, a proof and a landscape; each calls it with (model, batch)."""
+    calls: list[tuple[str, Any]] = []
+
+    def loss(model: nn.Module, batch: Any) -> torch.Tensor:
+        calls.append((type(model).__name__, type(batch).__name__))
+        inputs, _ = batch
+        return mean_square(model, inputs)
+
+    batches = [(torch.randn(2, 12, 16), torch.zeros(2, dtype=torch.long)) for _ in range(4)]
+    model = encoder()
+    edgewise.check(model, batches, loss, AdamW(model.parameters()))
+    edgewise.learning_rate(model, batches * 20, loss, steps=2, rates=3, longer=False)
+    edgewise.landscape.line(model, loss, batches[0], points=5)
+    edgewise.study.prove(encoder, "xavier", batches, steps=2, seeds=1, rates=(1e-3,), loss=loss)
+    assert set(calls) == {("TransformerEncoder", "tuple")}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("checker", ["mypy", "pyright"])
+def test_a_type_checker_accepts_the_lines_of_the_readme(checker: str, tmp_path: Path) -> None:
+    program = shutil.which(checker) or shutil.which(checker, path=str(Path(sys.executable).parent))
+    if program is None:
+        pytest.skip(f"{checker} is not installed")
+    root = Path(__file__).parents[1]
+    lines = "\n".join(re.findall(r"```python\n(.*?)```", (root / "README.md").read_text(), re.DOTALL))
+    extra = '\nwith edgewise.watch(model, "runs/a"):\n    pass\ntrains: bool | None = verdict.trains\n'
+    (tmp_path / "readme.py").write_text(lines + extra)
+    place = {
+        "extraPaths": [str(root / "src")],
+        "venvPath": str(Path(sys.prefix).parent),
+        "venv": Path(sys.prefix).name,
+    }
+    (tmp_path / "pyrightconfig.json").write_text(json.dumps(place))
+    options = [] if checker == "pyright" else ["readme.py"]
+    environment = os.environ | {"MYPYPATH": str(root / "src")}
+    run = subprocess.run([program, *options], cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert run.returncode == 0, run.stdout
+
+
 MODEL_VERBS = (
     "audit_initialization",
     "critical_plan",
@@ -188,6 +244,13 @@ def test_reprs_are_short_and_name_what_they_are() -> None:
         edgewise.critical_point({"depth": 4, "tokens": 8}),
         RATE,
         present.card_of(verdict),
+        verdict.profile,
+        PROOF,
+        edgewise.total_changes(model, torch.randn(2, 12, 16)),
+        edgewise.check(
+            model, [torch.randn(2, 12, 16) for _ in range(2)], mean_square, AdamW(model.parameters())
+        ),
+        *edgewise.audit_initialization(encoder(), torch.randn(2, 12, 16)),
     ]
     assert {type(each).__name__: len(repr(each)) for each in results if len(repr(each)) >= 400} == {}
     assert all(type(each).__name__ in repr(each) for each in results)

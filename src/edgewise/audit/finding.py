@@ -50,6 +50,10 @@ class AuditFinding:
     expected: str
     repair: str
 
+    def __repr__(self) -> str:
+        text = str(self)
+        return f"<AuditFinding {text if len(text) <= 320 else f'{text[:319]}…'}>"
+
     @property
     def parameter(self) -> str:
         """The first that it concerns; empty if it is about the whole model."""

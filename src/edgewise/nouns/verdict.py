@@ -255,8 +255,12 @@ class Profile:
     measured: bool = False  # from a model, else from theory
     left_out: str = ""  # which tokens of the input were not measured, and why
 
+    def __repr__(self) -> str:
+        return f"<Profile of {self.depth} blocks: overlap {self.overlap[0]:.3g} to {self.overlap[-1]:.3g}>"
+
     @property
     def depth(self) -> int:
+        """Blocks, or layers of a perceptron."""
         return len(self.overlap) - 1
 
 

@@ -44,6 +44,13 @@ class CheckReport:
     facts: dict[str, Any] = field(default_factory=dict)
     cost: dict[str, float] = field(default_factory=dict)
 
+    def __repr__(self) -> str:
+        counts = {
+            kind: sum(f.severity == kind for f in self.findings) for kind in ("error", "warning", "note")
+        }
+        named = ", ".join(f"{count} {kind}{'s' * (count != 1)}" for kind, count in counts.items())
+        return f"<CheckReport: {named}; {len(self.held)} facts hold; print it>"
+
     @property
     def ok(self) -> bool:
         """Whether there is nothing but notes."""

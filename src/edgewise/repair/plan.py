@@ -41,7 +41,7 @@ class TotalChanges:
     gradient: float
     raw: bool = False
     spread: float = 0.0
-    exponents: tuple[Exponent, Exponent] | None = None
+    exponents: tuple[Exponent, Exponent] | None = field(default=None, repr=False)
 
     @property
     def worst(self) -> float:

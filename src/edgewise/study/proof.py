@@ -150,6 +150,9 @@ class Proof:
 
         return present.as_html(present.card_of(self))
 
+    def __repr__(self) -> str:
+        return f"<Proof on {self.task[:80]}, {self.steps} steps: {self.verdict}; print it>"
+
     def __str__(self) -> str:
         c, count = self.difference, len(self.plain.finals)
         lines = [
@@ -182,7 +185,7 @@ def spread(finals: Sequence[float]) -> str:
 
 
 Pair = tuple[Tensor, Tensor]
-Loss = Callable[[nn.Module, Tensor, Tensor], Tensor]
+Loss = Callable[[nn.Module, Pair], Tensor]
 Batches = Callable[[int], Iterable[Pair]]  # a seed to its batches
 RATES = (3e-4, 1e-3, 3e-3)
 
@@ -210,7 +213,7 @@ def prove(
     factory   makes the model; it is seeded before each call, so that both arms start from the same draw
     plan      a Plan of such a model, or a goal for which one is made from the first model
     batches   a function of the seed, or a list, of (inputs, labels); default: a built-in task that fits the model
-    loss      of (model, inputs, labels); default: cross-entropy of the model's output
+    loss      of (model, batch), as everywhere, a batch being (inputs, labels); default: cross-entropy of its output
     rates     tried in each arm and seed by successive halving; the best continues
     progress  called with the fraction done; without it a bar is shown on a terminal
     trial, second_look, schedule, clip  for both arms, as in `edgewise.study.train.train`
@@ -253,7 +256,7 @@ class _Own(nn.Module):
         self.core, self.loss = core, loss
 
     def forward(self, inputs: Tensor, labels: Tensor) -> tuple[Tensor]:
-        return (self.loss(self.core, inputs, labels),)
+        return (self.loss(self.core, (inputs, labels)),)
 
 
 def _task(
@@ -278,8 +281,9 @@ def _task(
     return (lambda core: _Own(core, own)), stream, None, "given batches"
 
 
-def _default_loss(model: nn.Module, inputs: Tensor, labels: Tensor) -> Tensor:
+def _default_loss(model: nn.Module, batch: Pair) -> Tensor:
     """Cross-entropy of the model's output, tokens and samples alike; -100 marks labels that do not count."""
+    inputs, labels = batch
     logits = first_output(model(inputs))
     return F.cross_entropy(logits.flatten(0, -2).float(), labels.flatten())
 
