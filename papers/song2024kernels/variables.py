@@ -14,9 +14,11 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from edgewise.laboratory.kernel_theorems import descend, random_layer
+from edgewise.laboratory.kernel_theorems import random_layer
 from edgewise.present import Curve, Panel, Sheet
 from edgewise.study import Claim, Result, rounded, select
+
+from .descent import descend
 
 TOLERANCE = 0.008  # of the largest number in an entry; seeds scatter by 0.08 or more
 KERNELS = ("softmax", "gaussian")

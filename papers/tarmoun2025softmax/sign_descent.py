@@ -15,6 +15,7 @@ import torch
 from matplotlib.figure import Figure
 
 from edgewise.laboratory import descent
+from edgewise.laboratory.descent import Field, LeastSquares
 from edgewise.laboratory.prompt_attention import teacher_student
 from edgewise.present import Curve, Panel, Sheet
 from edgewise.study import Claim, Result, select
@@ -30,6 +31,27 @@ NEAR, LONG = (
     300,
 )  # factor within which two losses count as alike, fixed beforehand; steps that can decide
 LOWEST, HIGHEST = 1e-3, 1e3  # losses that are drawn
+
+
+def sign_descent(problem: LeastSquares, step: float, steps: int) -> Field:
+    """theta - eta_t sign(grad): every coordinate moves equally far; eta falls linearly to zero over the steps."""
+    return _normed(problem, step, steps, torch.sign)
+
+
+def normalized_descent(problem: LeastSquares, step: float, steps: int) -> Field:
+    """theta - eta_t sqrt(P) grad/|grad|: as long a step as sign descent takes, in the gradient's own direction."""
+    return _normed(problem, step, steps, lambda g: g * (g.numel() ** 0.5 / g.norm().clamp_min(1e-300)))
+
+
+def _normed(problem: LeastSquares, step: float, steps: int, direction: Field) -> Field:
+    count = 0
+
+    def update(theta: torch.Tensor) -> torch.Tensor:
+        nonlocal count
+        count += 1
+        return theta - step * max(1 - (count - 1) / steps, 0.0) * direction(problem.gradient(theta))
+
+    return update
 
 
 def cases(scale: str = "small") -> list[dict[str, Any]]:
@@ -52,8 +74,8 @@ def measure(case: dict[str, Any]) -> dict[str, Any]:
     start = made.model.join(made.prompt, made.value) if joint else made.prompt
     makers: dict[str, Callable[[float], descent.Field]] = {
         "gradient descent": lambda s: descent.gradient_descent(problem, s),
-        "normalized": lambda s: descent.normalized_descent(problem, s, case["steps"]),
-        "sign": lambda s: descent.sign_descent(problem, s, case["steps"]),
+        "normalized": lambda s: normalized_descent(problem, s, case["steps"]),
+        "sign": lambda s: sign_descent(problem, s, case["steps"]),
         "adam": lambda s: descent.adam(problem, s),
     }
     unit = 1.0

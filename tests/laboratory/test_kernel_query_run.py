@@ -9,13 +9,15 @@ from edgewise.errors import BadInput
 from edgewise.laboratory.kernel_theorems import (
     KernelLayer,
     check_theorem2,
-    descend,
     descend_queries,
     jacobian,
     largest_step,
     query_gradient,
     random_layer,
 )
+from tests.support.recipes import neighbor
+
+descend = neighbor("papers/song2024kernels/theorem1.py", "descent").descend
 
 KERNELS = ("softmax", "gaussian")
 

@@ -13,11 +13,13 @@ from edgewise.laboratory.kernel_theorems import (
     Theorem1,
     check_theorem1,
     check_theorem2,
-    descend,
     jacobian,
     output_range,
     random_layer,
 )
+from tests.support.recipes import neighbor
+
+descend = neighbor("papers/song2024kernels/theorem1.py", "descent").descend
 
 KERNELS = ("softmax", "gaussian")
 

@@ -1,4 +1,4 @@
-"""Tiny descent loops on flat vectors: gradient descent, flow, natural gradient, damped Gauss-Newton, Adam, signs.
+"""Tiny descent loops on flat vectors: gradient descent, flow, natural gradient, damped Gauss-Newton, Adam.
 
 Shapes: parameters theta (P,), residuals (M,), Jacobian of the residuals (M, P); the loss is |residual|^2 / 2.
 """
@@ -126,27 +126,6 @@ def adam(
         moments[1] = beta2 * moments[1] + (1 - beta2) * g.square()
         first, second = moments[0] / (1 - beta1**count), moments[1] / (1 - beta2**count)
         return theta - step * first / (second.sqrt() + epsilon)
-
-    return update
-
-
-def sign_descent(problem: LeastSquares, step: float, steps: int) -> Field:
-    """theta - eta_t sign(grad): every coordinate moves equally far; eta falls linearly to zero over the steps."""
-    return _normed(problem, step, steps, torch.sign)
-
-
-def normalized_descent(problem: LeastSquares, step: float, steps: int) -> Field:
-    """theta - eta_t sqrt(P) grad/|grad|: as long a step as sign descent takes, in the gradient's own direction."""
-    return _normed(problem, step, steps, lambda g: g * (g.numel() ** 0.5 / g.norm().clamp_min(1e-300)))
-
-
-def _normed(problem: LeastSquares, step: float, steps: int, direction: Field) -> Field:
-    count = 0
-
-    def update(theta: Tensor) -> Tensor:
-        nonlocal count
-        count += 1
-        return theta - step * max(1 - (count - 1) / steps, 0.0) * direction(problem.gradient(theta))
 
     return update
 
