@@ -269,19 +269,19 @@ class Room(NamedTuple):
 
 # Tightening is editing these two tables. A new room adds its own line, and what it needs to the whole, in one commit.
 ROOMS = {
-    "audit": Room(3, 760, 0.81, 0.10, 0),
+    "audit": Room(3, 765, 0.81, 0.10, 0),
     "cli": Room(11, 2722, 0.69, 0.09, 0),
     "critical": Room(5, 1070, 0.84, 0.06, 0),  # with vector_field and perceptron_maps, which were verbs
     "explorer": Room(11, 3036, 0.61, 0.04, 0),
     "integrations": Room(4, 400, 0.89, 2.03, 3),
     "judgement": Room(7, 1620, 0.66, 0.08, 0),
-    "laboratory": Room(5, 1631, 0.51, 0.00, 0),
+    "laboratory": Room(5, 1533, 0.51, 0.00, 0),
     "landscape": Room(6, 1660, 0.72, 0.05, 0),
     "models": Room(81, 15300, 0.76, 0.40, 47),
     # 28: operations, facts, differential, trials, examination and watched_steps are new ideas (issues 32, 35).
     "monitor": Room(28, 9400, 0.63, 0.27, 57),
     "nets": Room(2, 770, 0.62, 0.04, 0),
-    "nouns": Room(6, 1533, 0.79, 0.07, 0),
+    "nouns": Room(6, 1537, 0.79, 0.07, 0),
     "optim": Room(6, 1310, 0.75, 0.09, 0),
     "preflight": Room(22, 6300, 0.74, 0.35, 8),
     "present": Room(14, 4137, 0.56, 0.12, 0),
@@ -290,18 +290,18 @@ ROOMS = {
     "repair": Room(8, 3050, 0.70, 0.03, 0),
     "softmax_jacobian": Room(2, 420, 0.52, 0.00, 0),
     "stability": Room(2, 260, 0.52, 0.00, 0),
-    "study": Room(8, 2179, 0.69, 0.03, 0),
+    "study": Room(8, 2183, 0.69, 0.03, 0),
     "theory": Room(21, 5330, 0.61, 0.05, 0),
 }
 WHOLE = {  # in brackets the goal
-    "modules": 271,  # (250, and what preflight needs)
-    "lines": 67600,  # (49,000, and what preflight needs)
-    "one importer": 67,  # (40)
+    "modules": 264,  # (250, and what preflight needs)
+    "lines": 67300,  # (49,000, and what preflight needs)
+    "one importer": 66,  # (40)
     "class names in several files": 7,  # (0)
     "file stems several times": 12,  # (6)
     "private used once, per cent": 67,  # (50)
-    "Any per hundred functions": 20,  # (10)
-    "docstrings that begin as a question": 123,  # (0)
+    "Any per hundred functions": 19,  # (10)
+    "docstrings that begin as a question": 97,  # (0)
     "fmt: skip": 0,
     "import_module": 3,  # the lazy door is not counted (0)
 }
@@ -370,7 +370,7 @@ def test_the_counter_counts(tmp_path: Path) -> None:
     assert counted.questions("one") == 1 and counted.count("fmt: skip") == 1
 
 
-WALK = 48  # files of the package that run for `predict gpt2` (45)
+WALK = 43  # files of the package that run for `predict gpt2` (45)
 
 
 def test_predict_gpt2_runs_through_few_files() -> None:
