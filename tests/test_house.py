@@ -279,7 +279,7 @@ ROOMS = {
     "landscape": Room(6, 1660, 0.72, 0.05, 0),
     "models": Room(81, 15300, 0.76, 0.40, 47),
     # 28: operations, facts, differential, trials, examination and watched_steps are new ideas (issues 32, 35).
-    "monitor": Room(28, 9400, 0.63, 0.27, 57),
+    "monitor": Room(29, 10200, 0.63, 0.27, 57),  # hears losses without a criterion; twelve causes more
     "nets": Room(2, 770, 0.62, 0.04, 0),
     "nouns": Room(6, 1537, 0.79, 0.07, 0),
     "optim": Room(6, 1310, 0.75, 0.09, 0),
@@ -294,8 +294,8 @@ ROOMS = {
     "theory": Room(21, 5330, 0.61, 0.05, 0),
 }
 WHOLE = {  # in brackets the goal
-    "modules": 264,  # (250, and what preflight needs)
-    "lines": 67300,  # (49,000, and what preflight needs)
+    "modules": 266,  # (250, and what preflight needs)
+    "lines": 68300,  # (49,000, and what preflight needs)
     "one importer": 66,  # (40)
     "class names in several files": 7,  # (0)
     "file stems several times": 12,  # (6)

@@ -24,7 +24,7 @@ class Plan:
     """The common training, and what a mistake changes in it."""
 
     options: dict[str, Any] = field(default_factory=dict)  # of the network
-    prepare: Callable[[nn.Module], None] = lambda model: None  # changes the fresh model
+    prepare: Callable[[nn.Module], object] = lambda model: None  # changes the fresh model
     optimizer: Callable[[nn.Module], torch.optim.Optimizer] = lambda m: torch.optim.AdamW(
         m.parameters(), 3e-3
     )

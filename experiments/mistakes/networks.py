@@ -64,7 +64,8 @@ def rotated(x: Tensor) -> Tensor:
     half = x.shape[-1] // 2
     angles = torch.arange(x.shape[-2])[:, None] * 100.0 ** (-torch.arange(half) / half)
     a, b = x[..., :half], x[..., half:]
-    return torch.cat([a * angles.cos() - b * angles.sin(), a * angles.sin() + b * angles.cos()], -1)
+    turned = torch.cat([a * angles.cos() - b * angles.sin(), a * angles.sin() + b * angles.cos()], -1)
+    return turned.to(x.dtype)
 
 
 class Block(nn.Module):

@@ -1,7 +1,9 @@
 """Run a list of mistakes under `watch` with its default settings, and print the confusion table.
 
 python -m experiments.mistakes.run experiments/mistakes/development.py [--only NAME] [--architecture A]
-    [--healthy] [--json OUT]
+    [--healthy | --broken] [--rotate] [--json OUT]
+
+With --json, a run that was interrupted continues where it stopped.
 """
 
 from __future__ import annotations
@@ -36,13 +38,25 @@ def main() -> None:
     parser.add_argument("--architecture", action="append")
     parser.add_argument("--healthy", action="store_true", help="twins and controls only")
     parser.add_argument("--broken", action="store_true", help="mistakes only")
+    parser.add_argument("--rotate", action="store_true", help="each case on one architecture, in turn")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     torch.set_num_threads(1)
     module = _loaded(options.list)
-    rows = []
+    rows, failed = _known(options.json), []
+    known = {(row["kind"], row["name"], row["architecture"]) for row in rows}
     for kind, name, architecture in _wanted(module, options):
-        row = ran(module, kind, name, architecture)
+        if (kind, name, architecture) in known:
+            continue
+        try:
+            row = ran(module, kind, name, architecture)
+        except Exception as error:  # noqa: BLE001  a case of the list that does not run is said, and not scored
+            print(
+                f"did not run   {kind:8} {name:28} {architecture:8} {type(error).__name__}: {error}",
+                flush=True,
+            )
+            failed.append(f"{kind} {name} {architecture}")
+            continue
         rows.append(row)
         said = "; ".join(f"{a['symptom']}@{a['step']}: {a['cause'][:70]}" for a in row["alarms"])
         print(
@@ -50,8 +64,17 @@ def main() -> None:
             flush=True,
         )
         if options.json:
-            options.json.write_text(json.dumps(rows, indent=1))
+            part = options.json.with_suffix(".part")
+            part.write_text(json.dumps(rows, indent=1))
+            part.replace(options.json)
     print(table(rows))
+    if failed:
+        print(f"{len(failed)} cases did not run and are not scored: {', '.join(failed)}")
+
+
+def _known(path: Path | None) -> list[dict[str, Any]]:
+    """The rows of an interrupted run, so that it continues where it stopped."""
+    return json.loads(path.read_text()) if path is not None and path.exists() else []
 
 
 def _loaded(path: Path) -> Any:
@@ -66,11 +89,12 @@ def _loaded(path: Path) -> Any:
 def _wanted(module: Any, options: argparse.Namespace) -> list[tuple[str, str, str]]:
     names = [name for name in dir(module) if name.startswith(("case_", "control_"))]
     found = []
-    for name in names:
+    for turn, name in enumerate(names):
         kind, _, short = name.partition("_")
         if options.only and short not in options.only:
             continue
-        for architecture in getattr(module, "ONLY", {}).get(short, module.ARCHITECTURES):
+        known = list(getattr(module, "ONLY", {}).get(short, module.ARCHITECTURES))
+        for architecture in [known[turn % len(known)]] if options.rotate else known:
             if options.architecture and architecture not in options.architecture:
                 continue
             if kind == "control":

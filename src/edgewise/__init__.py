@@ -43,11 +43,11 @@ if TYPE_CHECKING:
     from edgewise.models.describe import describe
     from edgewise.models.structure import structure
     from edgewise.monitor.read_run import read
-    from edgewise.monitor.watch import watch
     from edgewise.nets.kernel_attention import use_kernel
     from edgewise.nouns.architecture import Architecture, Perceptron, transformer
     from edgewise.nouns.trace import Trace
     from edgewise.nouns.verdict import Verdict
+    from edgewise.preflight.during import watch
     from edgewise.preflight.entry import check
     from edgewise.probe.measure import measure
     from edgewise.rehearsal.learning_rate import learning_rate
@@ -87,7 +87,7 @@ _HOMES = {
     "total_changes": "repair.meter",
     "transformer": "nouns.architecture",
     "use_kernel": "nets.kernel_attention",
-    "watch": "monitor.watch",
+    "watch": "preflight.during",
 }
 _ROOMS = (
     "critical",

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from edgewise.monitor.alarm import AlarmKind
-from edgewise.monitor.differential import Evidence, mistakes, shift_of
+from edgewise.monitor.cause_evidence import Evidence
+from edgewise.monitor.differential import mistakes, shift_of
 from edgewise.monitor.trials import label_information, of_symptom, rate_trial
 from tests.monitor.subjects import encoder
 

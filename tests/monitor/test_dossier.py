@@ -12,12 +12,12 @@ import pytest
 import torch
 from torch import nn
 
-import edgewise
 from edgewise.cli.main import run as shell
 from edgewise.errors import BadInput
 from edgewise.monitor.alarm import Alarm, AlarmKind
 from edgewise.monitor.read_run import Run
 from edgewise.monitor.replay import Dossiers, Try, _statements, replay
+from edgewise.monitor.watch import watch
 from tests.monitor.subjects import VOCABULARY, batches, encoder, hugging_face, loss_of, train
 
 
@@ -31,9 +31,7 @@ def dossier_of(
 ) -> tuple[Path, list[float]]:
     """Train a little, end with the batch `last`, and raise an alarm at that step by hand."""
     optimizer, losses = torch.optim.AdamW(model.parameters(), 1e-3), []
-    with edgewise.watch(
-        model, everything=True, quiet=True, to=folder, criterion=criterion, **options
-    ) as handle:
+    with watch(model, everything=True, quiet=True, to=folder, criterion=criterion, **options) as handle:
         for x in [*batches(4), last]:
             if x is last:
                 handle.diagnosis.see = lambda step, heads: [  # type: ignore[method-assign]
@@ -95,7 +93,7 @@ def test_a_batch_that_is_unlike_the_others_is_found_out(tmp_path: Path) -> None:
 
     wrong, path = Wrong(), tmp_path / "run"
     optimizer = torch.optim.AdamW(model.parameters(), 1e-4)
-    with edgewise.watch(model, everything=True, quiet=True, to=path, criterion=wrong) as handle:
+    with watch(model, everything=True, quiet=True, to=path, criterion=wrong) as handle:
         for number, x in enumerate(batches(30, seed=3)):
             target = (VOCABULARY - 1 - x) if number == 29 else x
             optimizer.zero_grad()
@@ -240,7 +238,7 @@ def test_an_alarm_is_written_down_where_its_dossier_cannot_be(tmp_path: Path) ->
     model, criterion, run = encoder(), nn.CrossEntropyLoss(), tmp_path / "run"
     run.mkdir()
     (run / "dossiers").write_text("in the way")
-    with edgewise.watch(model, everything=True, to=run, criterion=criterion, quiet=True) as handle:
+    with watch(model, everything=True, to=run, criterion=criterion, quiet=True) as handle:
         train(model, 2, criterion)
         handle._guarded(
             handle._raise, Alarm(AlarmKind.LOGIT_GROWTH, 1, "", None, 1, "It grows.", "attention")

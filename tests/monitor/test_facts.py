@@ -13,7 +13,7 @@ from torch import Tensor, nn
 import edgewise
 from edgewise.monitor.alarm import Alarm, AlarmKind
 from edgewise.monitor.facts import SAME, StepFacts
-from edgewise.monitor.watch import Watch
+from edgewise.monitor.watch import Watch, watch
 from tests.monitor.subjects import encoder
 
 
@@ -35,7 +35,7 @@ def watched(
     model = encoder() if model is None else model
     own, criterion = optimizer(model), nn.CrossEntropyLoss()
     generator = torch.Generator().manual_seed(0)
-    handle = edgewise.watch(model, criterion=criterion, quiet=True, **options)
+    handle = watch(model, criterion=criterion, quiet=True, **options)
     for k in range(steps):
         x = inputs(torch.randint(0, 64, (4, 16), generator=generator), k)
         start(model, k)
@@ -82,7 +82,7 @@ def test_gradients_cleared_before_the_step_are_named() -> None:
 def test_accumulation_is_no_adding_up() -> None:
     model, criterion = encoder(), nn.CrossEntropyLoss()
     optimizer = torch.optim.Adam(model.parameters(), 1e-3)
-    handle = edgewise.watch(model, criterion=criterion, quiet=True)
+    handle = watch(model, criterion=criterion, quiet=True)
     for _ in range(15):
         optimizer.zero_grad()
         for _ in range(3):
@@ -129,7 +129,7 @@ def test_a_parameter_that_is_not_finite_is_the_first_place(sampled: bool) -> Non
 def test_an_input_that_is_not_finite_is_found_in_the_whole_batch() -> None:
     model = nn.Sequential(nn.Linear(8, 32), *list(encoder())[1:])
     criterion, optimizer = nn.CrossEntropyLoss(), torch.optim.Adam(model.parameters(), 1e-3)
-    handle = edgewise.watch(model, criterion=criterion, quiet=True)
+    handle = watch(model, criterion=criterion, quiet=True)
     for k in range(8):
         x, y = torch.randn(6, 16, 8), torch.randint(0, 64, (6, 16))
         if k == 6:
@@ -189,10 +189,10 @@ def test_a_block_without_gradient_is_named() -> None:
 def test_bits_are_those_of_the_unwatched_run() -> None:
     """With all facts and tests: probe, audit, tests on a copy and trials."""
     ends = []
-    for watch in (False, True):
+    for watching in (False, True):
         model, criterion = encoder(dropout=0.1), nn.CrossEntropyLoss()
         optimizer = torch.optim.AdamW(model.parameters(), 0.3)
-        handle = edgewise.watch(model, criterion=criterion, quiet=True, everything=True) if watch else None
+        handle = edgewise.watch(model, criterion=criterion, quiet=True, everything=True) if watching else None
         torch.manual_seed(1)
         for _ in range(70):
             x = torch.randint(0, 64, (4, 16))

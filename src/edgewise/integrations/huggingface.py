@@ -16,7 +16,8 @@ from torch import Tensor, nn
 from edgewise.errors import BadInput
 from edgewise.models.state import random_streams
 from edgewise.monitor.alarm import Alarm
-from edgewise.monitor.watch import Watch, watch
+from edgewise.monitor.watch import Watch
+from edgewise.preflight.during import watch
 from edgewise.progress import Tell
 from edgewise.rehearsal.learning_rate import learning_rate
 from edgewise.rehearsal.rate import Rate

@@ -79,7 +79,7 @@ ADVICE = {
         "edgewise.optim.LogitTrust."
     ),
     AlarmKind.ENTROPY_COLLAPSE: "The same as for growing logits: QK-norm, a lower rate, or edgewise.optim.LogitTrust.",
-    AlarmKind.RANK_COLLAPSE: "Find the cause first: the tests below tell its candidates apart.",
+    AlarmKind.RANK_COLLAPSE: "",  # it has many causes: the test that would decide is the advice
     AlarmKind.VANISHING_GRADIENT: "Use pre-norm or smaller branches; edgewise.judge of a stored step says which.",
     AlarmKind.EXPLODING_GRADIENT: "Clip the gradient, lower the rate, and look at the first block that it names.",
     AlarmKind.UPDATE_TOO_LARGE: "Lower the learning rate by a factor of 3, or warm up longer.",
@@ -97,9 +97,12 @@ ADVICE = {
     AlarmKind.LOSS_CONSTANT: "Check that the loss is computed from the model's output for this batch.",
     AlarmKind.LOSS_IMPOSSIBLE: "Look at how the loss is computed: its sign, its labels, what is averaged.",
     AlarmKind.ATTENTION_ONE_HOT: "Check the scale of the logits (1/sqrt(d) missing?) and the query and key weights.",
-    AlarmKind.NOT_LEARNING: "Find the cause first: the tests below tell its candidates apart.",
+    AlarmKind.NOT_LEARNING: "",
     AlarmKind.MISTAKE: "Correct what the cause names.",
 }
+
+
+LOOK = "Train on one batch until its loss is 0; if it does not go there, look at the labels and the loss."
 
 
 @dataclass(frozen=True)
@@ -151,7 +154,7 @@ class Alarm:
     @property
     def try_next(self) -> str:
         """What to do: for the cause if it is known, else for the symptom."""
-        return self.advice or ADVICE[self.kind]
+        return self.advice or ADVICE[self.kind] or LOOK
 
     def __str__(self) -> str:
         where = f" in {self.place}" if self.place else ""

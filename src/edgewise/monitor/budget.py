@@ -53,6 +53,7 @@ class Clock:
         self._running, self._began = False, 0.0
         self._thread, self._paused = 0, 0.0
         self.other = 0.0  # seconds of tests for causes, which are priced apart
+        self.aside = False  # whether such a test is going on
 
     @property
     def total(self) -> float:
@@ -81,9 +82,11 @@ class Clock:
     def apart(self) -> Iterator[None]:
         """Work that has a price of its own: it does not count as spent."""
         began = self.now()
+        self.aside = True
         try:
             yield
         finally:
+            self.aside = False
             self.other += self.now() - began
             self._began += self.now() - began if self._running else 0.0
 

@@ -25,6 +25,7 @@ from edgewise.monitor.hooks import (
     GradientRequest,
     ModelHook,
     Switch,
+    cross_entropy_of,
     guarded,
 )
 from edgewise.probe.streams import NAMES
@@ -449,6 +450,10 @@ class BatchMemory(ModelHook):
         self.recent: deque[tuple[Call, Call | None]] = deque(maxlen=4)  # the last sampled ones
         self.passes = 0  # that train, sampled or not
         self.last: tuple[Call | None, Call | None] = (None, None)  # of this step, sampled or not
+        self.output: Any = None  # of the model, at a sampled step
+        self.logs = (
+            False  # whether the criterion was not called, and its arguments come from the graph of the loss
+        )
         self.random = torch.empty(0, dtype=torch.uint8)
         self.autocast: str | None = None
 
@@ -473,6 +478,19 @@ class BatchMemory(ModelHook):
         if self.switch.on:
             self.criterion_before, self.criterion = self.criterion, (inputs, named)
 
+    def leave(self, module: nn.Module, inputs: Any, output: Any) -> None:  # noqa: ARG002
+        if self.switch.on and not torch.compiler.is_compiling() and torch.is_grad_enabled():
+            self.output = output
+
+    def hear(self, loss: Tensor) -> None:
+        """The loss of a sampled step, if no criterion was called: its graph knows predictions and labels."""
+        call, seen = self.last
+        if call is None or "labels" in call[1] or (seen is not None and not self.logs):
+            return
+        found = cross_entropy_of(loss)
+        if found is not None:
+            self.last, self.logs = (call, (found, {})), True
+
     def stepped(self) -> None:
         """A sampled step begins: remember its batch, and let go of the graph behind it."""
         call, seen = self.last
@@ -481,7 +499,7 @@ class BatchMemory(ModelHook):
 
     def forget(self) -> None:
         """Let go of the batch of a step that is over."""
-        self.last = (None, None)
+        self.last, self.output = (None, None), None
 
     def few(self, *, before: bool = False) -> Call | None:
         """The same call, or that of the sample before, on the first sequences; None where there is none."""

@@ -27,6 +27,7 @@ EVENTS = (
 )  # which one batch may bring about
 REACH = 160  # steps for which a rise of the loss is put down to the jump that it began with
 CLEAR = 0.5  # of the t-value of an alarm: a suspect with less is ruled out
+AGAIN = 40  # rows after which a kind that was withheld is asked again
 QUIET = 200  # rows in which a kind of alarm is not repeated
 CAUSES = {
     "largest logit": "attention: its logits moved before anything else",
@@ -94,11 +95,11 @@ class Diagnosis:
         """Return the alarms of facts that need no trend; each cause once, and each symptom once in 200 rows."""
         alarms = []
         for each in detections:
-            if each.cause and each.cause in self._causes:
+            if each.cause and {each.cause, each.topic} & self._causes:
                 continue
             if not each.cause and not self._fresh(each.kind):
                 continue
-            self._causes.add(each.cause)
+            self._causes |= {each.cause, each.topic} - {""}
             self._last[each.kind] = self.history.count
             place = self.history.places[each.series] if each.series is not None else ""
             alarms.append(
@@ -118,6 +119,10 @@ class Diagnosis:
                 )
             )
         return alarms
+
+    def postpone(self, kind: AlarmKind) -> None:
+        """An alarm was withheld: its kind may be raised again in a while."""
+        self._last[kind] = self.history.count - QUIET + AGAIN
 
     def _alone_alarm(self, step: int, loud: LoudLoss | None) -> list[Alarm]:
         if loud is None or not self._fresh(loud.detection.kind):

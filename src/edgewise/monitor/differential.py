@@ -6,105 +6,32 @@ has and are asked early in a run; `trials.of_symptom` asks all that can explain 
 
 from __future__ import annotations
 
-import copy
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.optim.optimizer import Optimizer
 
 from edgewise.models.inputs import tensors
 from edgewise.models.state import preserved
 from edgewise.monitor.alarm import AlarmKind
 from edgewise.monitor.capture import Call
+from edgewise.monitor.cause_evidence import IGNORED, Evidence
 from edgewise.monitor.loss_detectors import Detection
 
-IGNORED = -100  # torch's ignore_index
 CERTAIN, RIVAL = 0.95, 0.8  # of the labels agree with one shift of the inputs, and with no other
 DECAYS, SHRUNK = 2e-3, 0.9  # share of the weights that a step of decay takes; of their norm at the start
 DROPS = 0.5  # share of the entries that dropout takes: more is dropped than kept
 MOVES = 1e-5  # of the outputs: what moves by more depends on what was changed
-NO_SKIP, SKIP = 0.25, 0.6  # cosine of what enters and leaves a block: without a skip, and of the others
+NO_SKIP, SKIP = 0.25, 0.6  # of what enters a block leaves it: without a skip, and of the others
+PARTLY = (0.2, 0.85)  # share of the labels that are the next token, where the others are not
+MOSTLY = 0.6  # share of the labels that are one token
+SMOOTHED = 0.5  # of the label's weight is given to the other classes
+SMALL = 0.05  # factor of the logits below which, or above whose inverse, the loss is another one
+FEW = 3  # batches that are repeated
 REPEATS = 10  # sampled batches that are all the same
-
-
-@dataclass
-class Evidence:
-    """What the tests look at."""
-
-    model: nn.Module  # without its wrappers; never changed
-    criterion: nn.Module | None
-    optimizers: Sequence[Optimizer]
-    batches: Sequence[
-        tuple[Call, Call | None]
-    ]  # the last sampled ones, with what the criterion was called with
-    weight_norms: tuple[float, float] = (math.nan, math.nan)  # of the first row and now
-    gradient_scale: float = math.nan  # of the gradient that is used, over the one that arrived
-    skips: Sequence[float] = ()  # cosine of what enters and leaves each block, in the first rows
-    modules: Sequence[str] = ()  # of the blocks
-    prints: Sequence[int] = ()  # fingerprints of the last sampled batches
-    trials: bool = True
-    notes: list[str] = field(default_factory=list)
-
-    @property
-    def call(self) -> Call | None:
-        return self.batches[-1][0] if self.batches else None
-
-    @property
-    def prediction(self) -> Tensor | None:
-        """What the criterion was given last."""
-        seen = self.batches[-1][1] if self.batches else None
-        value = None if seen is None else next(iter([*seen[0], seen[1].get("input")]), None)
-        return value if isinstance(value, Tensor) and value.is_floating_point() else None
-
-    def labels(self) -> Tensor | None:
-        """Integer labels of the last batch: of the criterion, or given to the model by that name."""
-        if not self.batches:
-            return None
-        (_, named), seen = self.batches[-1]
-        value = named.get("labels")
-        if seen is not None:
-            value = seen[0][1] if len(seen[0]) > 1 else seen[1].get("target")
-        whole = isinstance(value, Tensor) and not value.is_floating_point()
-        return value if whole else None
-
-    def ids(self) -> Tensor | None:
-        """Token ids (sequences, tokens) of the last batch."""
-        if self.call is None:
-            return None
-        inputs, named = self.call
-        given = [named.get("input_ids"), *inputs, *named.values()]
-        whole = (
-            x
-            for x in given
-            if isinstance(x, Tensor) and x.dtype in (torch.int64, torch.int32) and x.dim() == 2
-        )
-        return next(whole, None)
-
-    @property
-    def shifted_inside(self) -> bool:
-        """Return whether the model shifts the labels itself, as those of Hugging Face do."""
-        return bool(self.batches) and "labels" in self.batches[-1][0][1]
-
-    def loss(self, model: nn.Module, batch: tuple[Call, Call | None]) -> Tensor | None:
-        """The loss of a batch, as the training computes it; None if that is not known."""
-        (inputs, named), seen = batch
-        output = model(*inputs, **named)
-        loss = output if isinstance(output, Tensor) and output.numel() == 1 else getattr(output, "loss", None)
-        if isinstance(loss, Tensor):
-            return loss
-        first = next((t for t in tensors(output) if t.is_floating_point()), None)
-        if self.criterion is None or seen is None or first is None or not seen[0]:
-            return None
-        prediction, *others = seen[0]
-        if prediction.numel() != first.numel():
-            return None
-        kind = copy.deepcopy(self.criterion)
-        value = kind(first.reshape(prediction.shape), *others, **seen[1])
-        return value if isinstance(value, Tensor) else None
 
 
 Test = Callable[[Evidence], Detection | None]
@@ -114,23 +41,51 @@ def _mistake(sentence: str, cause: str, advice: str, module: str = "") -> Detect
     return Detection(AlarmKind.MISTAKE, None, sentence, cause, (), advice, module)
 
 
-def probabilities(e: Evidence) -> Detection | None:
-    """Cross-entropy takes logits; what sums to one over the classes was through a softmax already."""
+SQUASHED = {
+    "softmax": "softmax is applied before CrossEntropyLoss, which takes logits and applies it itself",
+    "sigmoid": "the outputs are squashed by a sigmoid before CrossEntropyLoss, which takes logits of any size",
+    "tanh": "the outputs are squashed by a tanh before CrossEntropyLoss, which takes logits of any size",
+    "relu": "a relu is applied before CrossEntropyLoss, which takes logits of any sign",
+}
+LOGITS = "Give the criterion logits: remove what is applied to the model's output."
+
+
+def not_logits(e: Evidence) -> Detection | None:
+    """Cross-entropy takes logits: not what went through a softmax, a sigmoid, or was made tiny or huge."""
     x = e.prediction
     if not isinstance(e.criterion, nn.CrossEntropyLoss) or x is None or x.dim() < 2 or x.shape[1] < 3:
         return None
+    if e.path is not None and e.path.between in SQUASHED:
+        between = e.path.between
+        return _mistake(
+            f"What the criterion is given is the {between} of the model's output.", SQUASHED[between], LOGITS
+        )
+    if e.path is not None and e.path.between and not SMALL < e.path.factor < 1 / SMALL:
+        way = "negated" if e.path.factor < 0 else "scaled"
+        return _mistake(
+            f"What the criterion is given is the model's output times {e.path.factor:.3g}.",
+            f"the logits are {way} before the loss (a temperature, or a sign): the loss is that of other outputs",
+            "Give the criterion the logits as they are.",
+        )
     x = x.detach().float()
+    if float(x.min()) == float(x.max()):
+        return _mistake(
+            f"All {x.numel()} outputs that the criterion is given are {float(x.max()):.3g}.",
+            "the loss does not depend on the model: what the criterion is given is constant, multiplied by zero or "
+            "computed without the model",
+            "Look at what is done with the model's output before the criterion.",
+        )
     if float(x.min()) >= 0 and bool(((x.sum(1) - 1).abs() < 1e-3).all()):
         return _mistake(
             f"Every row that the criterion is given is positive and sums to 1 over its {x.shape[1]} classes.",
-            "softmax is applied before CrossEntropyLoss, which takes logits and applies it itself",
-            "Give the criterion logits: remove the softmax from the model's output.",
+            SQUASHED["softmax"],
+            LOGITS,
         )
     if float(x.min()) >= 0 and float(x.max()) <= 1 and x.numel() > 1000:
         return _mistake(
             f"All {x.numel()} outputs that the criterion is given lie between 0 and 1.",
             "the outputs are squashed (a sigmoid) before CrossEntropyLoss, which takes logits of any size",
-            "Give the criterion logits: remove what bounds the model's output.",
+            LOGITS,
         )
     return None
 
@@ -157,16 +112,48 @@ def labels_of_inputs(e: Evidence) -> Detection | None:
             "labels are not shifted: the model is asked for the token that it sees",
             "Let the label of token t be token t + 1.",
         )
-    if found is None and len(ids) > 1:
-        for roll in (right,):
-            other = _other_rows(ids, labels, roll)
-            if other:
-                return _mistake(
-                    f"{other:.0%} of the label rows are the next tokens of another sequence of the batch.",
-                    "labels belong to other sequences than the inputs: the two were shuffled apart",
-                    "Shuffle inputs and labels together.",
-                )
+    if found is not None:
+        return None
+    if len(ids) > 1 and (other := _other_rows(ids, labels, right)):
+        return _mistake(
+            f"{other:.0%} of the label rows are the next tokens of another sequence of the batch.",
+            "labels belong to other sequences than the inputs: the two were shuffled apart",
+            "Shuffle inputs and labels together.",
+        )
+    return _partly(ids, labels, right)
+
+
+def _partly(ids: Tensor, labels: Tensor, right: int) -> Detection | None:
+    """Labels that are the next tokens in part only, or in another order."""
+    kept = labels != IGNORED
+    if float(kept.float().mean()) < 0.9:  # masked tokens are asked for on purpose
+        return None
+    shares = {s: agreement(ids, labels, s) for s in range(-3, 4)}
+    rivals = max(share for s, share in shares.items() if s != right)
+    if PARTLY[0] < shares[right] < PARTLY[1] and rivals < shares[right] / 2:
+        return _mistake(
+            f"{shares[right]:.0%} of the labels are the next token of the inputs, and the others are not.",
+            "labels and inputs do not fit in part: tokens of the inputs, or labels, were replaced, dropped or noised",
+            "Look at what changes the inputs or the labels between the tokenizer and the model.",
+        )
+    if max(shares.values()) < PARTLY[0] and (common := _common(ids, labels)) > CERTAIN:
+        return _mistake(
+            f"{common:.0%} of the labels of a sequence are tokens of its inputs, in another order.",
+            "inputs and labels do not have the same order: one of them was shuffled within the sequence",
+            "Shuffle sequences, not the tokens within them.",
+        )
     return None
+
+
+def _common(ids: Tensor, labels: Tensor) -> float:
+    """Share of the labels of a row that its inputs have as often; the median over rows, less what chance gives."""
+    size = int(max(ids.max(), labels.max())) + 1
+    one, two = (
+        torch.stack([torch.bincount(row[row >= 0], minlength=size) for row in x]) for x in (ids, labels)
+    )
+    own = torch.minimum(one, two).sum(1) / two.sum(1).clamp_min(1)
+    others = torch.minimum(one.roll(1, 0), two).sum(1) / two.sum(1).clamp_min(1)
+    return float(own.median()) if float(others.median()) < 0.9 else 0.0
 
 
 def shift_of(ids: Tensor, labels: Tensor) -> int | None:
@@ -300,8 +287,14 @@ def maximizes(e: Evidence) -> Detection | None:
 
 def same_batch(e: Evidence) -> Detection | None:
     """Every sampled batch is the same."""
-    if len(e.prints) < REPEATS or len(set(e.prints)) > 1 or constant_inputs(e) is not None:
+    if len(e.prints) < REPEATS or len(set(e.prints)) > FEW or constant_inputs(e) is not None:
         return None
+    if len(set(e.prints)) > 1:
+        return _mistake(
+            f"The last {len(e.prints)} sampled batches are {len(set(e.prints))} different ones.",
+            "the same few batches are repeated: the dataset is cut, or the loader is read from its start again",
+            "Look at the length of the dataset, the sampler, and where the iterator is made.",
+        )
     return _mistake(
         f"The last {len(e.prints)} sampled batches hold the same numbers.",
         "every step is given the same batch: the loader is made again, or read from its start, at every step",
@@ -341,21 +334,73 @@ def constant_inputs(e: Evidence) -> Detection | None:
     return None
 
 
+def mostly_one_label(e: Evidence) -> Detection | None:
+    """Labels that are mostly one token of a vocabulary: padding that counts in the loss."""
+    labels, x = e.labels(), e.prediction
+    kept = None if labels is None else labels[labels != IGNORED]
+    classes = 0 if x is None or x.dim() < 2 else x.shape[1]
+    if kept is None or kept.numel() < 64 or classes < 16 or e.ids() is None:
+        return None
+    value, count = kept.flatten().mode().values, 0
+    count = int((kept == value).sum())
+    if not MOSTLY < count / kept.numel() < 1:
+        return None
+    return _mistake(
+        f"{count / kept.numel():.0%} of the labels are {int(value)}.",
+        "most labels are one token: padding counts in the loss, or the text is cut to nothing",
+        f"Set the labels of padding to {IGNORED} (ignore_index), and look at how long the sequences really are.",
+    )
+
+
+def smoothing(e: Evidence) -> Detection | None:
+    """Label smoothing that leaves less to the label than to the others."""
+    value = float(getattr(e.criterion, "label_smoothing", 0.0))
+    if value <= SMOOTHED:
+        return None
+    return _mistake(
+        f"The criterion has label_smoothing={value:g}.",
+        f"label smoothing of {value:g} gives the labels less weight than all other classes: little is left to learn",
+        "Lower label_smoothing (0.1 is usual); torch takes the share that is taken from the label.",
+    )
+
+
+def optimizer_again(e: Evidence) -> Detection | None:
+    """An optimizer that is new at every step, so that its moments never build up."""
+    counts = [
+        float(state["step"])
+        for o in e.optimizers[-1:]
+        for state in list(o.state.values())[:3]
+        if isinstance(state, dict) and "step" in state
+    ]
+    if e.rows < REPEATS or not (e.optimizers_made > REPEATS // 2 or (counts and max(counts) <= 1)):
+        return None
+    return _mistake(
+        f"After {e.rows} sampled steps "
+        + (
+            f"{e.optimizers_made} optimizers were seen."
+            if e.optimizers_made > 1
+            else "its state counts one step."
+        ),
+        "the optimizer is made again, or loses its state, at every step: momentum and second moments never build up",
+        "Make the optimizer once, before the loop.",
+    )
+
+
 def missing_skip(e: Evidence) -> Detection | None:
     """A block whose output has nothing of its input, though those of its siblings have."""
     if len(e.skips) < 2 or not all(math.isfinite(c) for c in e.skips):
         return None
     if dropout(e) is not None:  # what it leaves has little of the input either
         return None
-    without = [i for i, cosine in enumerate(e.skips) if abs(cosine) < NO_SKIP]
-    others = [cosine for i, cosine in enumerate(e.skips) if i not in without]
+    without = [i for i, part in enumerate(e.skips) if abs(part) < NO_SKIP]
+    others = [part for i, part in enumerate(e.skips) if i not in without]
     if not without or (others and min(others) < SKIP):
         return None
     names = ", ".join(e.modules[i] if i < len(e.modules) else f"block {i}" for i in without[:3])
     which = "every block" if not others else names
     return _mistake(
-        f"What leaves {which} has a cosine of {e.skips[without[0]]:.2f} with what enters it"
-        + (f"; of the other blocks it is at least {min(others):.2f}." if others else "."),
+        f"What leaves {which} holds {e.skips[without[0]]:.2f} of what enters it"
+        + (f"; for the other blocks that is at least {min(others):.2f}." if others else "."),
         f"the residual connection (skip) is missing in {which}",
         "Add the input of the branch to its output: x = x + branch(norm(x)).",
         e.modules[without[0]] if without[0] < len(e.modules) else "",
@@ -463,7 +508,7 @@ def leak(e: Evidence) -> Detection | None:
 
 
 AT_HAND: tuple[Test, ...] = (
-    probabilities,
+    not_logits,
     maximizes,
     decay,
     dropout,
@@ -473,14 +518,18 @@ AT_HAND: tuple[Test, ...] = (
     constant_inputs,
     missing_skip,
     evaluation_mode,
+    mostly_one_label,
+    smoothing,
+    optimizer_again,
 )
 ON_A_COPY: tuple[Test, ...] = (labels_of_inputs, leak)
 
 
 def mistakes(e: Evidence, *, copies: bool) -> list[Detection]:
     """What no healthy training has, by the tests on the numbers at hand and, if wished, on passes of our own."""
-    found = [test(e) for test in (*AT_HAND, *(ON_A_COPY if copies else ()))]
-    return [detection for detection in found if detection is not None]
+    tests = (*AT_HAND, *(ON_A_COPY if copies else ()))
+    found = [(test.__name__, test(e)) for test in tests]
+    return [replace(detection, topic=name) for name, detection in found if detection is not None]
 
 
 def fingerprint(call: Call | None, seen: Call | None) -> int:

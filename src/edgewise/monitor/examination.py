@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 
@@ -17,22 +17,50 @@ from edgewise.monitor import differential, trials
 from edgewise.monitor.alarm import ADVICE, Alarm, AlarmKind
 from edgewise.monitor.budget import Clock
 from edgewise.monitor.capture import BatchMemory
-from edgewise.monitor.differential import Evidence
-from edgewise.monitor.facts import GradientProbe, ParameterAudit, RowFacts, StepFacts, audited
+from edgewise.monitor.cause_evidence import (
+    Evidence,
+    OutputPath,
+    Start,
+    StartFact,
+    output_of,
+    path_of,
+    prediction_of,
+)
+from edgewise.monitor.facts import (
+    BackwardFacts,
+    Custody,
+    GradientProbe,
+    ParameterAudit,
+    RowFacts,
+    StepFacts,
+    audited,
+)
 from edgewise.monitor.hooks import Switch
 from edgewise.monitor.instrument import Instrument
 from edgewise.monitor.loss_detectors import Detection
 from edgewise.monitor.places import Places
 from edgewise.monitor.series import History
 
-EARLY = (9, 19, 39, 99, 199)  # rows behind which the numbers at hand are tested
-COPIED = (11, 59)  # and a few passes are made on the model as it is
+EARLY = (2, 9, 19, 39, 99, 199)  # rows behind which the numbers at hand are tested
+COPIED = (2, 59)  # and a few passes are made on the model as it is
 LOOKS = (120, 240, 480, 960)  # steps at which a loss that does not fall is looked at
 PLATEAU = 150  # steps before which a stall without a cause is no alarm: healthy networks pass through it
+LATELY = 60  # steps for which a change of the weights explains a symptom
 BACK = 6  # steps in which the loss must come back for a jump to be one batch's
 STATES = (AlarmKind.RANK_COLLAPSE, AlarmKind.LEFT_PREDICTION, AlarmKind.NOT_LEARNING)
+TRIALS = 20.0  # seconds after which no more rates are tried in a run
+IDLE = 5  # steps without a backward pass of their own, after which that is said
 FOREIGN = 10  # steps of optimizers that hold nothing of the model, after which that is said
-DECIDE = "Decide first between what it could be; what the usual advice for this would change was ruled out."
+
+
+START_ROWS = 3  # batches that the facts about the start are asked on
+START_STEPS, START_SECONDS = (
+    25,
+    0.5,
+)  # what asking them costs, in steps of the training, and may cost in seconds
+
+
+Facts = Callable[[Evidence], Sequence[StartFact]]
 
 
 class Examination:
@@ -50,8 +78,10 @@ class Examination:
         *,
         alone: bool,
         try_rates: bool,
+        facts: Facts | None = None,
+        limit: int = 0,
     ) -> None:
-        self.places, self.clock, self.instrument = places, clock, instrument
+        self.places, self.clock, self.instrument, self.switch = places, clock, instrument, switch
         self.batch, self.history, self.criterion = batch, history, criterion
         self.alone, self.try_rates = alone, try_rates
         self.steps = StepFacts(isinstance(criterion, nn.CrossEntropyLoss))
@@ -65,13 +95,29 @@ class Examination:
         self._norms = [math.nan, math.nan]
         self._held: list[tuple[int, float, Alarm]] = []
         self._located = False
+        self._step = self._idle = self._heard = 0
+        self._path: OutputPath | None = None  # from the output of the model to what the criterion is given
+        self._facts, self._limit = facts, limit
+        self._start: Start | None = None
+        self._own: list[float] = []  # the training's own time as the first sampled steps began
+        self.custody = Custody(places.model)
+        self._made = 0  # optimizers that moved the model
+        self.suspects: list[StartFact] = []  # of the start: what explains a symptom, should there be one
+        self.backward = BackwardFacts()
 
     def before_step(self, optimizer: Optimizer, step: int, stored: int) -> None:
         """A sampled step begins: its gradients are complete."""
+        self._step = step
         if optimizer not in self.optimizers:
             self.optimizers = [*self.optimizers[-3:], optimizer]
+            self._made += 1
         self.batch.stepped()
-        self.prints.append(differential.fingerprint(*self.batch.last))
+        if not stored:
+            self._keep_start()
+        if stored < START_ROWS:  # the last of them says how long a step takes
+            self._own.append(self.clock.now() - self.clock.total)
+        if self.batch.last[0] is not None:
+            self.prints.append(differential.fingerprint(*self.batch.last))
         held = {id(p) for o in self.optimizers for group in o.param_groups for p in group["params"]}
         if id(self.probe.parameter) in held:  # else nothing clears its gradient
             self.probe.before_step()
@@ -79,33 +125,80 @@ class Examination:
         if self._auditing:
             self.audit.before_step(step)
 
+    def _keep_start(self) -> None:
+        """Copy the weights before the first step, if they are few."""
+        weights = list(self.places.model.parameters())
+        local = not any(hasattr(p, "to_local") or p.is_meta for p in weights)
+        if self.alone and local and sum(p.numel() * p.element_size() for p in weights) <= self._limit:
+            self._start = [(p, p.detach().clone()) for p in weights]
+
+    def _at_start(self) -> list[Detection]:
+        """Ask the facts about the untrained network, on its first batches; keep those that only explain a symptom."""
+        step = self._own[-1] - self._own[-2] if len(self._own) > 1 else math.inf
+        if self._start is None or self._facts is None or step * START_STEPS > START_SECONDS:
+            return []
+        with self._apart():
+            evidence = self.evidence()
+            evidence.optimizers = self.optimizers if len(self.optimizers) == 1 else []
+            found = self._facts(evidence)
+        self.suspects = [each for each in found if not each.certain]
+        return [each.detection for each in found if each.certain]
+
     def after_row(self, stored: int, weight_norm: float) -> list[Detection]:
         """A row was taken: facts that it shows; stored: rows before it."""
         first = weight_norm if math.isnan(self._norms[0]) else self._norms[0]
         self._norms = [first, weight_norm]
-        found: list[Detection | None] = [self.probe.detection()]
+        found: list[Detection | None] = [self.probe.detection(), self.backward.detection()]
         if self._auditing:
             self.audit.after_step()
             rates = [g.get("lr", math.nan) for o in self.optimizers for g in o.param_groups]
             found += self.rows.see(
                 *self.instrument.audit, self.audit.held(self.optimizers) if min(rates) > 0 else ()
             )
-            found.append(self.audit.detection(self.optimizers))
+            found.append(self.audit.detection(self.optimizers, self.backward.count))
         if self.alone and (stored in EARLY or stored in COPIED):
             with self._apart(), suppress(BadInput):
                 found += differential.mistakes(self.evidence(), copies=stored in COPIED)
+        if stored == START_ROWS - 1:
+            found += self._at_start()
         return [detection for detection in found if detection is not None]
 
     def after_step(
         self, optimizer: Optimizer, step: int, loss: float | None, next_sampled: bool
     ) -> list[Detection]:
         """A step is over, sampled or not."""
+        self._step = step
         found = self.steps.see([float(g.get("lr", math.nan)) for g in optimizer.param_groups], loss)
+        if self.custody.changed == step and self.history.losses.restless:
+            found.append(
+                Detection(
+                    AlarmKind.LOSS_SPIKE,
+                    None,
+                    f"Weights changed between two steps, and the loss is {loss or math.nan:.3g} at the next.",
+                    *trials.rewritten(step),
+                    topic="rewritten",
+                )
+            )
         if next_sampled:
             self.probe.after_step()
         if step in LOOKS and self.alone:
             found += self._plateau(step)
         return found
+
+    def idle_step(self) -> Detection | None:
+        """A step begins: say so once if many had no backward pass of their own."""
+        fresh, self._heard = self.backward.count > self._heard, self.backward.count
+        self._idle += not fresh
+        if fresh or not self.backward.count or self._idle != IDLE:
+            return None
+        return Detection(
+            AlarmKind.GRADIENT_ADDS_UP,
+            None,
+            f"{IDLE} steps were made without a backward pass since the one before.",
+            "optimizer.step() is called more than once for each backward pass: the same gradient is applied twice",
+            (),
+            "Call optimizer.step() once for each loss.backward().",
+        )
 
     def foreign_step(self, own_steps: int) -> Detection | None:
         """An optimizer stepped that holds nothing of the model."""
@@ -124,9 +217,12 @@ class Examination:
 
     def evidence(self) -> Evidence:
         """What the tests for causes look at."""
+        output, prediction = output_of(self.batch.output), prediction_of(self.batch.last[1])
+        if output is not None and prediction is not None:
+            self._path = path_of(output, prediction, logs=self.batch.logs)
         return Evidence(
             self.places.model,
-            self.criterion,
+            nn.CrossEntropyLoss() if self.criterion is None and self.batch.logs else self.criterion,
             self.optimizers,
             list(self.batch.recent),
             (self._norms[0], self._norms[1]),
@@ -134,29 +230,50 @@ class Examination:
             self.instrument.skips,
             self.places.modules,
             list(self.prints),
-            self.try_rates,
+            self._path,
+            self.try_rates and self.clock.other < TRIALS,
+            self._start,
+            self.steps.rates,
+            self.custody.changed if max(self._step - LATELY, -1) < self.custody.changed else None,
+            self._made,
+            self.history.count,
+            self.backward.factor,
+            self.suspects,
         )
 
-    def locate(self, step: int, loss: float) -> Detection | None:
-        """The first place that is not finite, once, before the step spreads it."""
+    def locate(self, step: int, loss: float, *, after: bool = False) -> Detection | None:
+        """The first place that is not finite, once, before the step spreads it.
+
+        after: the criterion's loss is finite, and what backward() begins at is not
+        """
         if self._located:
             return None
         self._located = True
-        module, sentence = "", ""
         call, seen = self.batch.last
-        if self.alone:
+        answer = trials.Answer()
+        module = ""
+        if after:
+            cause = (
+                "the criterion's loss is finite, and what backward() begins at is not: look at how the loss is "
+                "computed from it (a product, a log, a division)"
+            )
+            answer = trials.Answer(cause)
+        elif self.alone:
             with self._apart():
                 batch = None if call is None else (call, seen)
                 evidence = self.evidence()
-                evidence.batches = [*evidence.batches, *([] if batch is None else [batch])]
-                module, sentence = trials.first_not_finite(evidence, batch)
+                answer = trials.diverged(evidence)
+                if not answer.cause:
+                    evidence.batches = [*evidence.batches, *([] if batch is None else [batch])]
+                    module, sentence = trials.first_not_finite(evidence, batch)
+                    answer = trials.Answer(sentence)
         return Detection(
             AlarmKind.NOT_A_NUMBER,
             None,
             f"The loss is {loss} at step {step}, which is not a finite number.",
-            sentence,
-            (),
-            "",
+            answer.cause,
+            answer.could_be,
+            answer.advice,
             module,
         )
 
@@ -213,14 +330,14 @@ class Examination:
             known = trials.label_information(evidence)
             if alarm.step < PLATEAU or (known is not None and known > trials.INFORMED):
                 return None
+        if alarm.kind is AlarmKind.UPDATE_TOO_LARGE and answer.ruled_out and not self.history.losses.risen():
+            return None  # the steps were tried, and improve the network
         ruled_out = (*alarm.ruled_out, *answer.ruled_out)
-        usual_advice = ADVICE[alarm.kind]
-        rate = any("learning rate" in each for each in ruled_out) and " rate" in usual_advice
         return replace(
             alarm,
             cause=answer.cause,
             could_be=answer.could_be,
-            advice=answer.advice or (DECIDE if rate else ""),
+            advice=answer.advice or _next(alarm.kind, answer.could_be, ruled_out),
             ruled_out=() if answer.cause else ruled_out,
         )
 
@@ -229,9 +346,13 @@ class Examination:
 
     @contextmanager
     def _apart(self) -> Iterator[None]:
-        """Passes of our own: with a price of their own, and no random number of the training is drawn in them."""
-        with self.clock.apart(), random_streams():
-            yield
+        """Passes of our own: priced apart, unseen by the hooks, and without the training's random numbers."""
+        on, self.switch.on = self.switch.on, False
+        try:
+            with self.clock.apart(), random_streams():
+                yield
+        finally:
+            self.switch.on = on
 
     def _module(self, place: str) -> str:
         """The module of a place of the columns: block.4 is the fifth block, whatever it is called."""
@@ -255,3 +376,14 @@ class Examination:
         lately = sorted(math.exp(min(x, 300.0)) for x in losses[-3:]) or [math.nan]
         middle = lately[len(lately) // 2]
         return [alarm for _, loss, alarm in due if not middle > 0.8 * loss]
+
+
+def _next(kind: AlarmKind, could_be: Sequence[str], ruled_out: Sequence[str]) -> str:
+    """What to do about a symptom: the usual, unless it was ruled out; else the test that would decide."""
+    usual = ADVICE[kind]
+    rate = any("learning rate" in each for each in ruled_out) and " rate" in usual
+    if usual and not rate:
+        return ""
+    tests = [each.partition(": ")[2] for each in could_be]
+    test = next((test for test in tests if test), "replay the step from its dossier with edgewise replay")
+    return f"{test[0].upper()}{test[1:]}."

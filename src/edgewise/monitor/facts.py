@@ -26,15 +26,19 @@ from edgewise.monitor.loss_detectors import Detection
 from edgewise.monitor.series import History
 
 RATE_STEPS = 10  # steps with a rate of 0: a warm-up begins with one, a restart touches it
+FADED, FALLEN = 30, 1e-3  # steps for which the rate is below so much of its largest
+REMEMBERED = 120  # steps whose rates are remembered
 SAME = 20  # losses that are the same number: a batch of its own changes the seventh digit
 AGREE = 3  # rows or audits that must agree
 SPAN = 10  # steps that the audits must cover
 PARALLEL, APART = 0.9999, 0.99  # cosine between gradients that are one direction, and that are not
+CHANGED = 0.5  # below it a gradient is another one: clipping by value leaves more
 ROUNDED = 0.5  # of the entries with a gradient keep their value: more is lost than learned
 UPHILL = 0.3  # cosine of update and gradient: a step that descends has a negative one
 SEPARATED = math.log(1e-6)  # tokens that differ by less than a thousandth of their length are one token
 REACHES = -28.0  # nats of the squared gradient from the last block to the first: a factor of 10^6
 LARGE = 0.1  # of the parameters that train: what is smaller may be unused on purpose
+GUARDED = 16  # parameters of which an entry is remembered from step to step
 ONE_HOT, OF_BLOCKS = 0.5, 0.75  # of the rows, in so many of the blocks
 
 
@@ -43,18 +47,60 @@ def audited(stored: int) -> bool:
     return stored in (1, 3, 6) or stored % 10 == 9
 
 
+class RateSeries:
+    """The largest learning rate of every step: where it was raised, and how far it has fallen."""
+
+    def __init__(self) -> None:
+        self.steps = self.low = 0  # steps in all, and in a row at which it was far below its largest
+        self.most = self.now = 0.0
+        self.recent: deque[float] = deque(maxlen=REMEMBERED)
+
+    def see(self, rate: float) -> None:
+        """Take in the rate of a step."""
+        if not math.isfinite(rate):
+            return
+        self.steps, self.now, self.most = self.steps + 1, rate, max(self.most, rate)
+        self.low = self.low + 1 if 0 < rate < FALLEN * self.most else 0
+        self.recent.append(rate)
+
+    @property
+    def faded(self) -> bool:
+        """Return whether the rate was next to nothing for long, which is no end of a schedule."""
+        return self.low >= FADED and self.low > 0.25 * self.steps
+
+    def raised(self, within: int) -> float:
+        """Return the rate of now over its median of the first half of the last steps; 1 with few."""
+        past = [rate for rate in list(self.recent)[-within:] if rate > 0]
+        before = sorted(past[: len(past) // 2])
+        return self.now / before[len(before) // 2] if before else 1.0
+
+
 @dataclass
 class StepFacts:
     """What the rate and the loss of every step show."""
 
     cross_entropy: bool = False  # the criterion is torch's cross-entropy
     still: int = 0  # steps in a row with a rate of 0
+    rates: RateSeries = field(default_factory=RateSeries)
     losses: deque[float] = field(default_factory=lambda: deque(maxlen=SAME))
 
     def see(self, rates: Sequence[float], loss: float | None) -> list[Detection]:
         """Take in one step."""
+        self.rates.see(max(rates, default=math.nan))
         self.still = self.still + 1 if rates and max(map(abs, rates)) == 0 else 0
         found = []
+        if self.rates.low >= FADED and self.rates.faded:
+            found.append(
+                Detection(
+                    AlarmKind.NOT_LEARNING,
+                    None,
+                    f"The learning rate is {self.rates.now:.2g}, and was {self.rates.most:.2g}: for "
+                    f"{self.rates.low} of {self.rates.steps} steps it is below a thousandth of that.",
+                    cause="the learning rate has decayed to next to nothing: it is too low for the rest of the run "
+                    "(a schedule that is too short, or stepped too often)",
+                    advice="Make the schedule as long as the training, and step it as often as it counts.",
+                )
+            )
         if self.still == RATE_STEPS:
             found.append(
                 Detection(
@@ -62,6 +108,7 @@ class StepFacts:
                     None,
                     f"The learning rate was 0 in the last {RATE_STEPS} steps.",
                     cause="the learning rate is 0 (lr of every parameter group), so no step changes anything",
+                    topic="rate zero",
                 )
             )
         if loss is None or not math.isfinite(loss):
@@ -139,7 +186,7 @@ class GradientProbe(ModelHook):
                 return "adds up"
             if _cosine(used, left) > PARALLEL:
                 return "old"
-        return "unknown"
+        return "changed" if _cosine(used, fresh) < CHANGED else "unknown"
 
     def detection(self) -> Detection | None:
         """What the last rows agree on, if it is wrong."""
@@ -162,6 +209,16 @@ class GradientProbe(ModelHook):
                 f"The gradient of a step is the one that the step before used ({at}).",
                 cause="the optimizer steps with gradients of an earlier batch: its step comes before the backward pass",
                 advice="Call optimizer.step() after loss.backward().",
+                module=self.name,
+            )
+        if state == "changed":
+            return Detection(
+                AlarmKind.MISTAKE,
+                None,
+                f"The gradient that is used has a cosine below {CHANGED} with the one that arrived ({at}).",
+                cause="gradients are changed between the backward pass and the step (noise, masks, an exchange between "
+                "parameters): the step does not follow the gradient of the loss",
+                advice="Look at what is done with .grad after loss.backward().",
                 module=self.name,
             )
         if state == "cleared":
@@ -241,8 +298,8 @@ class ParameterAudit:
         trained = [p for p in self.model.parameters() if p.requires_grad]
         return trained if all(id(p) in known for p in trained) else []
 
-    def detection(self, optimizers: Sequence[Optimizer]) -> Detection | None:
-        """What the last audits agree on, if it is wrong; each of it once."""
+    def detection(self, optimizers: Sequence[Optimizer], backwards: int = 1) -> Detection | None:
+        """What the last audits agree on, if it is wrong; each of it once. backwards: passes that were heard."""
         if len(self.steps) < AGREE or self.steps[-1] - self.steps[0] < SPAN or not self.seen:
             return None
         agreed = {
@@ -252,7 +309,7 @@ class ParameterAudit:
         }
         sizes = {n: p.numel() for n, p in self.model.named_parameters() if n in self.seen}
         if all(agreed.get(name) in ("none", "zero") for name in self.seen):
-            return self._once("all", _no_gradient())
+            return self._once("all", _no_gradient(backwards))
         held = {id(p) for o in optimizers for g in o.param_groups for p in g["params"]}
         stuck = [name for name, state in agreed.items() if state == "still"]
         outside = [name for name in stuck if id(self.model.get_parameter(name)) not in held]
@@ -284,11 +341,23 @@ class ParameterAudit:
         return detection
 
 
-def _no_gradient() -> Detection:
+def _no_gradient(backwards: int) -> Detection:
+    sentence = (
+        f"No parameter has a gradient, or all are exactly zero, when the optimizer steps ({AGREE} rows)."
+    )
+    if not backwards:
+        return Detection(
+            AlarmKind.NO_GRADIENT,
+            None,
+            f"{sentence} No backward pass was heard.",
+            cause="there is no gradient because backward() is never called: it is missing, or the loss is detached "
+            "from the model (detach, item, no_grad)",
+            advice="Call loss.backward() on the loss that the model's output leads to, before optimizer.step().",
+        )
     return Detection(
         AlarmKind.NO_GRADIENT,
         None,
-        f"No parameter has a gradient, or all are exactly zero, when the optimizer steps ({AGREE} rows).",
+        sentence,
         could_be=(
             "the loss does not depend on the model (detach, no_grad, argmax): loss.grad_fn is None or leads past it",
             "zero_grad() stands between backward and step: print a .grad just before optimizer.step()",
@@ -304,6 +373,7 @@ def _outside(names: list[str], share: float) -> Detection:
         cause="these parameters are not in any optimizer that steps: it was given others, or was made before they were",
         advice="Give them to the optimizer (make it after the model is complete), or freeze them if that is meant.",
         module=names[0],
+        topic="outside",
     )
 
 
@@ -331,6 +401,7 @@ def _unreached(names: list[str], share: float) -> Detection:
         "multiplied by zero",
         advice="Look for detach(), no_grad() or .data on the way from there to the loss, and for layers left out.",
         module=names[0],
+        topic="unreached",
     )
 
 
@@ -368,6 +439,7 @@ class RowFacts:
                     cause if half else low,
                     (),
                     "" if half else "Raise the learning rate.",
+                    topic="rounded",
                 )
             )
         if len(self.uphill) == 2 * AGREE and min(self.uphill) > UPHILL:
@@ -380,6 +452,7 @@ class RowFacts:
                     f"{UPHILL} in {2 * AGREE} audited rows.",
                     cause="the loss is maximized: its sign, or maximize=True of the optimizer, is wrong",
                     advice="Minimize the loss: check its sign and the optimizer's maximize.",
+                    topic="uphill",
                 )
             )
         return found
@@ -424,12 +497,13 @@ def attention_one_hot(history: History) -> Detection | None:
     if closed.mean() < OF_BLOCKS or learned:
         return None
     logits = history.at("largest_logit")
+    began = bool((history.saturated_first > ONE_HOT).mean() >= OF_BLOCKS)
     return Detection(
         AlarmKind.ATTENTION_ONE_HOT,
         int(logits[int(np.argmax(closed))]) if len(logits) else None,
         f"In {closed.mean():.0%} of the blocks more than half of the attention rows leave less than a hundredth to all "
         f"keys but one; the largest logit is {math.exp(np.nanmax(history.now[logits])):.3g}.",
-        cause="attention logits are far too large for this many keys",
+        cause="attention logits are far too large for this many keys, from the start" if began else "",
         advice="Check that scores are divided by sqrt(d), and the size and the rate of query and key weights.",
     )
 
@@ -440,3 +514,64 @@ LEVELS = (separation_gone, gradient_gone, attention_one_hot)
 def states(audit: ParameterAudit) -> Counter[str]:
     """How many parameters were in which state at the last audit, for people and tests."""
     return Counter(each[-1] for each in audit.seen.values())
+
+
+class Custody:
+    """Whether weights keep their values from the end of a step to the beginning of the next: one entry of a few."""
+
+    def __init__(self, model: nn.Module) -> None:
+        known = [p for p in model.parameters() if p.is_floating_point() and not hasattr(p, "to_local")]
+        known = [p for p in known if p.dtype == known[0].dtype and p.device == known[0].device and p.numel()]
+        chosen = known[:: len(known) // GUARDED + 1]
+        self._entries = [p.detach().reshape(-1)[p.numel() // 2 :][:1] for p in chosen]
+        self._left: Tensor | None = None
+        self.changed = -1  # the last step before which they did not
+
+    def leave(self) -> None:
+        """A step has ended."""
+        self._left = torch.cat(self._entries) if self._entries else None
+
+    def enter(self, step: int) -> None:
+        """A step begins, and its gradients are complete."""
+        left, self._left = self._left, None
+        if (
+            left is not None
+            and not torch.equal(left, torch.cat(self._entries))
+            and bool(left.isfinite().all())
+        ):
+            self.changed = step
+
+
+class BackwardFacts:
+    """What backward passes begin at, against the loss of the criterion, at sampled steps."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.factors: deque[float] = deque(
+            maxlen=AGREE
+        )  # of what backward() begins at over the criterion's loss
+
+    def see(self, value: float, loss: float) -> None:
+        """Take in a backward pass that begins at a value, where the criterion's loss is known."""
+        if math.isfinite(value) and math.isfinite(loss) and abs(loss) > 1e-6:
+            self.factors.append(value / loss)
+
+    @property
+    def factor(self) -> float:
+        """Return by what the loss is multiplied before backward(); 1 if that changes or is not known."""
+        known = list(self.factors)
+        same = len(known) == AGREE and all(abs(f - known[0]) < 1e-4 * abs(known[0]) for f in known)
+        return known[0] if same else 1.0
+
+    def detection(self) -> Detection | None:
+        """A loss that is negated."""
+        if self.factor >= 0:
+            return None
+        return Detection(
+            AlarmKind.MISTAKE,
+            None,
+            f"backward() begins at {self.factor:.3g} times the loss of the criterion ({AGREE} rows).",
+            cause="the loss is maximized: it has the wrong sign when backward() is called",
+            advice="Call backward() on the loss itself: remove the minus.",
+            topic="uphill",
+        )

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from functools import wraps
 from typing import Any
 from weakref import WeakKeyDictionary, ref
 
@@ -77,6 +78,8 @@ class Guard(ModelHook):
 
     def call_beside(self, *arguments: Any) -> None:
         """Of the whole model, at every step; torch.compile calls it beside its graph."""
+        if self.switch.clock.aside:  # a pass of our own
+            return
         try:
             self.hook(*arguments)
         except Exception as error:  # noqa: BLE001  the training must not notice
@@ -339,3 +342,81 @@ class OptimizerSteps:
                 f"the optimizer moves {moved:.1%} of the parameters that require a gradient; "
                 "the others keep their values. Was that meant?",
             )
+
+
+Hear = Callable[[Tensor], None]
+_LISTENERS: list[Hear] = []
+
+
+class BackwardListener:
+    """Hear the tensor that a backward pass begins at: the loss, also if no module returned it.
+
+    `Tensor.backward` is replaced while there is a listener, and put back with the last one.
+    """
+
+    def __init__(self, hear: Hear) -> None:
+        self.hear = hear
+        if not _LISTENERS:
+            torch.Tensor.backward = _heard  # type: ignore[method-assign]
+        _LISTENERS.append(hear)
+
+    def remove(self) -> None:
+        """Stop listening."""
+        if self.hear in _LISTENERS:
+            _LISTENERS.remove(self.hear)
+        if not _LISTENERS and torch.Tensor.backward is _heard:
+            torch.Tensor.backward = _backward  # type: ignore[method-assign]
+
+
+_backward = torch.Tensor.backward
+
+
+@wraps(_backward)
+def _heard(self: Tensor, *arguments: Any, **named: Any) -> Any:
+    if not torch.compiler.is_compiling():
+        for hear in tuple(_LISTENERS):
+            hear(self)
+    return _backward(self, *arguments, **named)
+
+
+def unscaled(loss: Tensor) -> Tensor:
+    """Return the loss before it was multiplied or divided by a positive number: accumulation, or a gradient scaler.
+
+    Without a look at a number that is on another device.
+    """
+    value, node = loss.detach(), loss.grad_fn
+    for _ in range(4):
+        if node is None or node.name() not in ("MulBackward0", "DivBackward0"):
+            break
+        by = _saved_factor(node)
+        if by is None or (by.device.type == "cpu" and not 0 < float(by) < torch.inf):
+            break
+        value = value * by if node.name() == "DivBackward0" else value / by
+        node = next((n for n, _ in node.next_functions if n is not None), None)
+    return value
+
+
+def _saved_factor(node: Any) -> Tensor | None:
+    try:
+        parts = [getattr(node, f"_saved_{which}", None) for which in ("other", "self")]
+    except RuntimeError:  # it was written over since: torch keeps no copy
+        return None
+    return next((p for p in parts if isinstance(p, Tensor) and p.dim() == 0 and not p.requires_grad), None)
+
+
+def cross_entropy_of(loss: Tensor) -> tuple[Tensor, Tensor] | None:
+    """Log probabilities and labels of the cross-entropy that a loss was computed from, as its graph keeps them."""
+    nodes: list[Any] = [loss.grad_fn]
+    for node in nodes:  # grows: breadth first
+        if node is None or len(nodes) > 12:
+            continue
+        if node.name() in ("NllLossBackward0", "NllLoss2DBackward0"):
+            before = node.next_functions[0][0]
+            if before is None or before.name() != "LogSoftmaxBackward0":
+                return None
+            try:
+                return before._saved_result.detach(), node._saved_target
+            except RuntimeError:  # written over since
+                return None
+        nodes += [following for following, _ in node.next_functions]
+    return None

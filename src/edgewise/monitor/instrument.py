@@ -114,6 +114,7 @@ SPECTRUM = 3 * SLOW  # and between two at which the change of one block's logits
 CHECKED = 10 * SLOW  # and between two at which the referee looks, after its first five looks
 LOOKS = 3  # rows in a row that the referee may miss before a refusal under dropout is said
 HOST = ("cpu",)  # devices whose numbers can be read without waiting for them
+LOUD = 100.0  # times the mean square of what enters a block
 FEW = 1e-30  # below every activation that matters: keeps logarithms finite
 
 
@@ -158,7 +159,9 @@ class Instrument:
         self._spans: list[tuple[slice, torch.Size]] = []  # and where they stand in it
         self._turn: tuple[AttentionPlace, Tensor, Tensor] | None = None
         self.change: StreamChange | None = None  # where a rehearsal was given
-        self.skips: list[float] = []  # cosine of what enters and leaves each block, of the first row
+        self.skips: list[
+            float
+        ] = []  # how much of what enters each block leaves it, of the first row; 1 with a skip
         self.audit: tuple[float, float] = (math.nan, math.nan)  # of the last audited row
 
     def _attach_streams(self) -> None:
@@ -266,9 +269,10 @@ class Instrument:
         x = self.streams[:, :sequences, :tokens]
         gradients = self.gradients if scale == 1.0 else self.gradients / scale
         if not self.skips and tokens:
-            self.skips = torch.nn.functional.cosine_similarity(
-                x[1:].flatten(1), x[:-1].flatten(1), 1
-            ).tolist()
+            before, after = x[:-1].flatten(1), x[1:].flatten(1)
+            square, grown = before.square().sum(1), after.square().sum(1)
+            told = (square > FEW) & (grown < LOUD * square)  # beside a loud branch a skip is not seen
+            self.skips = ((before * after).sum(1) / square).where(told, math.nan).tolist()
         parts = [self.loss[None], gradients, *(_geometry(x) if tokens > 1 else _nothing(len(x), x))]
         parts += [self._attention(group, sequences, length, check, call) for group in self.groups]
         self._activations = parts

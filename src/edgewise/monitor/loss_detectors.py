@@ -30,6 +30,7 @@ class Detection:
     could_be: tuple[str, ...] = ()
     advice: str = ""
     module: str = ""
+    topic: str = ""  # of a cause: one alarm for each, whoever finds it
 
 
 Detector = Callable[[History], Detection | None]
@@ -74,6 +75,7 @@ def _hint(series: int, rows: int) -> float:
 
 
 LOUDER = math.log(1.2)  # of the loss, against its recent median
+TOGETHER = 5.0  # times their scatter, by which loss and gradient jump at once and the loss doubles
 PASSING = 10  # steps in which a jump of the loss that came between two rows is looked for
 PASSED = 10.0  # times the scatter of the loss, where the row of a bad batch is missing
 CLOSED = math.log(0.1)  # of the attention entropy at the start
@@ -103,14 +105,13 @@ def bad_batch(history: History) -> Detection | None:
     """Loss and gradient jump in the same row; whether anything moved before is for the order to say."""
     loss = history.at("loss")
     unlearned = bool(len(loss)) and _unlearned(history, int(loss[0]))
-    if (
-        not len(loss)
-        or not (unlearned or history.jump[loss[0]] > JUMP)
-        or not _rise(history, int(loss[0])) > LOUDER
-    ):
+    if not len(loss) or not _rise(history, int(loss[0])) > LOUDER:
         return None
     jumps = np.nan_to_num([history.jump[i] for i in (*history.at("gradient_norm"), *history.at("gradient"))])
-    jumped = bool((jumps > JUMP).any())
+    together = history.jump[loss[0]] > TOGETHER and _rise(history, int(loss[0])) > -HALVED
+    if not (unlearned or together or history.jump[loss[0]] > JUMP):
+        return None
+    jumped = bool((jumps > (TOGETHER if together else JUMP)).any())
     if not (jumped or unlearned):
         return None
     gradient = f", and the gradient jumped with it ({jumps.max():.0f} times its scatter)" if jumped else ""

@@ -204,6 +204,7 @@ class History:
             [i for i, name in enumerate(names) if name == ("saturated", "block")], np.int64
         )
         self.saturated: deque[Array] = deque(maxlen=3)  # share of one-hot rows by block, of the last rows
+        self.saturated_first = np.zeros(0)  # and of the first
         self.places = [place for _, _, place in pairs]
         self._columns = np.array([i for _, i, _ in pairs], np.int64)
         self._log = np.array([q.logarithm for q, _, _ in pairs], bool)
@@ -265,6 +266,8 @@ class History:
             self.loss = float(row[self._columns[self._loss]])
             self.losses.see(step, float(value[self._loss]))
         self.saturated.append(row[self._saturated])
+        if self.count == 1:
+            self.saturated_first = row[self._saturated]
         if self._edge is not None and np.isfinite(row[self._edge]):
             self.beyond.append(float(row[self._edge]))
         if not self._begun:

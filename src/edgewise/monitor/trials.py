@@ -2,26 +2,47 @@
 
 from __future__ import annotations
 
-import copy
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 from torch.optim.optimizer import Optimizer
 
-from edgewise.errors import BadInput
 from edgewise.models.inputs import tensors
 from edgewise.models.state import preserved
 from edgewise.monitor.alarm import AlarmKind
 from edgewise.monitor.capture import Call
-from edgewise.monitor.differential import IGNORED, Evidence, agreement, aligned, mistakes
+from edgewise.monitor.cause_evidence import IGNORED, Evidence, Start, from_start
+from edgewise.monitor.differential import agreement, aligned, mistakes
 
 INFORMED = 0.02  # nats between true and shuffled labels: less is nothing learned about the inputs
 TRIAL_STEPS, TRIAL_SECONDS = 8, 10.0
+SHUFFLES = 2  # of the labels of each batch
+RAISED, RAISED_WITHIN = (
+    2.0,
+    120,
+)  # factor of the learning rate within so many steps that explains what came with it
+LOWER = "Lower the learning rate tenfold, or warm up."
+MULTIPLIED = 50.0  # times the loss, beyond which a plain gradient step is another one
+OF_STEPS = (
+    "momentum",
+    "decay",
+    "groups",
+    "rate scale",
+    "eps",
+    "schedule",
+    "gradient at the step",
+)  # facts of `check`
+STATIC = (
+    AlarmKind.NOT_LEARNING,
+    AlarmKind.RANK_COLLAPSE,
+    AlarmKind.LEFT_PREDICTION,
+    AlarmKind.VANISHING_GRADIENT,
+)  # symptoms that no single event explains
 
 # What a symptom could be, with the test that would decide; tests of ours take entries away.
 RIVALS = {
@@ -42,6 +63,7 @@ OF_SYMPTOM = {
     AlarmKind.LEFT_PREDICTION: ("rate", "labels", "positions"),
     AlarmKind.VANISHING_GRADIENT: ("rate",),
     AlarmKind.EXPLODING_GRADIENT: ("rate", "data"),
+    AlarmKind.ATTENTION_ONE_HOT: ("rate",),
 }
 
 
@@ -62,33 +84,92 @@ def of_symptom(kind: AlarmKind, e: Evidence) -> Answer:
         return Answer(found[0].cause, found[0].advice)
     rivals = dict.fromkeys(OF_SYMPTOM.get(kind, ()))
     ruled_out: list[str] = []
+    if (known := _known(e, OF_STEPS)) is not None or (known := _multiplied(e)) is not None:
+        return known
+    if e.rewritten is not None and kind not in STATIC:
+        cause, _, advice = rewritten(e.rewritten)
+        return Answer(cause, advice)
+    if "rate" in rivals and kind not in STATIC and e.rates.raised(RAISED_WITHIN) > RAISED:
+        return Answer(
+            f"the learning rate is too high: it has risen to {e.rates.now:.2g}, "
+            f"{e.rates.raised(RAISED_WITHIN):.3g} times what it was before, and the network left its past with it",
+            "Go back to the rate before it was raised, or raise it more slowly.",
+        )
     if "labels" in rivals and unrelated_labels(e):
         cause = (
             "the labels have nothing to do with the inputs: they are neither the next tokens nor any nearby"
         )
         return Answer(cause, "Look at how inputs and labels are paired, shuffled and shifted.")
-    if "positions" in rivals and (missing := positions_missing(e)):
-        return Answer(missing, "Add position embeddings, rotation or biases by distance.")
     if e.trials and "rate" in rivals:
         verdict, sentence = rate_trial(e)
         if verdict in ("rate", "slow") and verdict in rivals:
             words = "high" if verdict == "rate" else "low"
-            way = "Lower the rate tenfold, or warm up." if verdict == "rate" else "Raise the rate tenfold."
+            way = LOWER if verdict == "rate" else "Raise the rate tenfold."
             return Answer(f"the learning rate is too {words}: {sentence}", way)
         if verdict == "neither":
             rivals.pop("rate", None)
             rivals.pop("slow", None)
             ruled_out.append(f"the learning rate ({sentence})")
+    if (known := _known(e)) is not None:
+        return known
     return Answer(could_be=tuple(RIVALS[name] for name in rivals), ruled_out=tuple(ruled_out))
 
 
-def rate_trial(e: Evidence) -> tuple[str, str]:
-    """Train copies for a few steps on the last batches at the rate, a tenth and ten times it.
+def rewritten(step: int) -> tuple[str, tuple[str, ...], str]:
+    """Cause, rivals and advice where something else than an optimizer changed weights."""
+    return (
+        f"weights were changed before step {step}, and not by an optimizer: they were overwritten, loaded, reset or "
+        "zeroed in place",
+        (),
+        "Look for what writes to parameters outside of optimizer.step(): load_state_dict, copy_, an average, init.",
+    )
 
+
+def _known(e: Evidence, kinds: Sequence[str] | None = None) -> Answer | None:
+    """A fact about the start that explains a symptom, of these kinds."""
+    found = (each.detection for each in e.suspects if kinds is None or each.kind in kinds)
+    first = next(found, None)
+    return None if first is None else Answer(first.cause, first.advice)
+
+
+def _multiplied(e: Evidence) -> Answer | None:
+    """A loss that is multiplied by far more or less than one, with an optimizer whose steps follow the gradient."""
+    plain = all("exp_avg_sq" not in state for o in e.optimizers for state in list(o.state.values())[:3])
+    undone = e.gradient_scale * e.loss_factor if math.isfinite(e.gradient_scale) else e.loss_factor
+    if not plain or 1 / MULTIPLIED < abs(undone) < MULTIPLIED:  # a gradient scaler divides again
+        return None
+    return Answer(
+        f"the loss is multiplied by {e.loss_factor:.3g} before backward(), so the learning rate is in effect too "
+        f"{'high' if abs(undone) > 1 else 'low'}: steps of this optimizer are in proportion to the gradient",
+        "Call backward() on the mean loss, or divide the learning rate by that factor.",
+    )
+
+
+def diverged(e: Evidence) -> Answer:
+    """Why a loss became infinite: the rate, if the first weights are thrown off by it and learn with less."""
+    known = _known(e, OF_STEPS) or _multiplied(e)
+    if known is not None:
+        return known
+    if e.trials and e.start is not None:
+        verdict, words = _diverges(e, e.start)
+        if verdict:
+            return Answer(f"the learning rate is too high: {words}", LOWER)
+    return Answer()
+
+
+def rate_trial(e: Evidence) -> tuple[str, str]:
+    """Train copies for a few steps on the last batches at the rate, and at others.
+
+    From the start of the run, if it was kept, then from the weights of now.
     Returns ("rate", "slow", "neither" or "" if undecided, a sentence with the losses).
     """
-    ends: dict[float, float] = {}
     began = time.perf_counter()
+    if e.start is not None:
+        verdict, words = _diverges(e, e.start)
+        if verdict:
+            return verdict, words
+    ends: dict[float, float] = {}
+    start = math.nan
     for factor in (1.0, 0.1, 10.0):
         end = _trained(e, factor)
         if end is None or time.perf_counter() - began > TRIAL_SECONDS:
@@ -101,9 +182,10 @@ def rate_trial(e: Evidence) -> tuple[str, str]:
     )
     least = 0.02 * abs(start)
     if max(abs(end - start) for end in ends.values()) < least:  # nothing moves at all
-        far = _trained(e, 1000.0)
-        if far is not None and far[1] < start - least:
-            return "slow", f"{words}, with a thousand times to {far[1]:.3g}"
+        for factor in (1e3, 1e5):
+            far = _trained(e, factor)
+            if far is not None and far[1] < start - least:
+                return "slow", f"{words}, with {factor:.0e} times to {far[1]:.3g}"
     if ends[0.1] < min(start, ends[1.0]) - least and not ends[1.0] < start - least:
         return "rate", words
     if ends[10.0] < min(start, ends[1.0]) - max(least, 4 * abs(start - ends[1.0])):
@@ -112,31 +194,42 @@ def rate_trial(e: Evidence) -> tuple[str, str]:
     return ("neither", words) if fine else ("", words)
 
 
-def _trained(e: Evidence, factor: float) -> tuple[float, float] | None:
-    """The mean loss of the last batches before and after a few steps on a copy; None if it cannot be computed."""
+def _diverges(e: Evidence, start: Start) -> tuple[str, str]:
+    """Whether the untrained network is thrown off at the rate and learns at a tenth or a hundredth of it."""
+    at = _trained(e, 1.0, start)
+    if at is None or not at[1] > 1.02 * at[0]:
+        return "", ""
+    for factor, name in ((0.1, "a tenth"), (0.01, "a hundredth")):
+        less = _trained(e, factor, start)
+        if less is not None and less[1] < 0.98 * less[0]:
+            return "rate", (
+                f"from the first weights, {TRIAL_STEPS} steps take the loss from {at[0]:.3g} to {at[1]:.3g}, with "
+                f"{name} of the rate to {less[1]:.3g}"
+            )
+    return "", ""
+
+
+def _trained(e: Evidence, factor: float, start: Start | None = None) -> tuple[float, float] | None:
+    """The mean loss of the last batches before and after a few steps that are undone; None if it is not known."""
     batches = list(e.batches)[-2:]
     if len(e.optimizers) != 1 or not batches:
         return None
-    try:
-        both: dict[str, Any] = copy.deepcopy({"model": e.model, "optimizer": e.optimizers[0]})
-    except Exception:  # noqa: BLE001  some models cannot be copied: the rival then stays undecided
-        return None
-    model, optimizer = both["model"], both["optimizer"]
-    for group in optimizer.param_groups:
-        group["lr"] = group["lr"] * factor
-    with torch.enable_grad():
-        start = _mean_loss(e, model, batches)
-        if start is None:
+    optimizer = e.optimizers[0]
+    with from_start(e, start), torch.enable_grad():
+        for group in optimizer.param_groups:
+            group["lr"] = group["lr"] * factor
+        before = _mean_loss(e, batches)
+        if before is None:
             return None
         for k in range(TRIAL_STEPS):
-            loss = e.loss(model, batches[k % len(batches)])
+            loss = e.loss(e.model, batches[k % len(batches)])
             if loss is None or not loss.requires_grad:
                 return None
             optimizer.zero_grad()
             loss.backward()
             _plain_step(optimizer)
-        end = _mean_loss(e, model, batches)
-    return None if end is None else (start, end if math.isfinite(end) else math.inf)
+        end = _mean_loss(e, batches)
+    return None if end is None else (before, end if math.isfinite(end) else math.inf)
 
 
 def _plain_step(optimizer: Optimizer) -> None:
@@ -146,34 +239,50 @@ def _plain_step(optimizer: Optimizer) -> None:
 
 
 @torch.no_grad()
-def _mean_loss(e: Evidence, model: nn.Module, batches: Sequence[tuple[Call, Call | None]]) -> float | None:
-    values = [e.loss(model, batch) for batch in batches]
+def _mean_loss(e: Evidence, batches: Sequence[tuple[Call, Call | None]]) -> float | None:
+    values = [e.loss(e.model, batch) for batch in batches]
     known = [float(v) for v in values if v is not None]
     return sum(known) / len(known) if len(known) == len(batches) else None
 
 
 def label_information(e: Evidence) -> float | None:
-    """Nats by which the loss rises when the labels are shuffled among tokens: 0 if nothing of the inputs is used."""
-    labels = e.labels()
-    if labels is None or not e.batches:
+    """Nats by which the loss rises when the labels are shuffled among tokens: 0 if nothing of the inputs is used.
+
+    The mean over the batches at hand, less twice its error.
+    """
+    if not e.batches or e.labels() is None:
         return None
-    order = torch.randperm(labels.numel(), generator=torch.Generator().manual_seed(0)).to(labels.device)
-    other = labels.flatten()[order].view_as(labels)
-
-    def put(call: Call | None) -> Call | None:
-        if call is None:
-            return None
-        return (
-            tuple(other if x is labels else x for x in call[0]),
-            {name: other if x is labels else x for name, x in call[1].items()},
-        )
-
-    call, seen = e.batches[-1]
-    new = put(call)
-    assert new is not None
+    rises: list[float] = []
     with preserved(e.model, gradients=False):
-        true, shuffled = e.loss(e.model, (call, seen)), e.loss(e.model, (new, put(seen)))
-    return None if true is None or shuffled is None else float(shuffled) - float(true)
+        for call, seen in e.batches:
+            one = replace(e, batches=[(call, seen)])
+            labels = one.labels()
+            if labels is None:
+                return None
+            true = e.loss(e.model, (call, seen))
+            for seed in range(SHUFFLES):
+                order = torch.randperm(labels.numel(), generator=torch.Generator().manual_seed(seed))
+                other = labels.flatten()[order.to(labels.device)].view_as(labels)
+                shuffled = e.loss(e.model, (_put(call, labels, other), _put(seen, labels, other)))
+                if true is None or shuffled is None:
+                    return None
+                rises.append(float(shuffled) - float(true))
+    mean = sum(rises) / len(rises)
+    error = math.sqrt(sum((rise - mean) ** 2 for rise in rises) / len(rises) / len(e.batches))
+    return mean - 2 * error if mean > 0 else mean
+
+
+C = TypeVar("C", Call, Call | None)
+
+
+def _put(call: C, labels: Tensor, other: Tensor) -> C:
+    """The same call with other labels."""
+    if call is None:
+        return call
+    return (
+        tuple(other if x is labels else x for x in call[0]),
+        {name: other if x is labels else x for name, x in call[1].items()},
+    )
 
 
 def earlier_batch(e: Evidence) -> tuple[float, float] | None:
@@ -270,18 +379,3 @@ def unrelated_labels(e: Evidence) -> bool:
     ids, labels = pair
     kept = float((labels != IGNORED).float().mean())
     return kept > 0.9 and max(agreement(ids, labels, s) for s in range(-3, 4)) < 0.5
-
-
-def positions_missing(e: Evidence) -> str:
-    """Whether neither the stream nor attention knows where a token is, as the model behaves; empty if it is not so."""
-    from edgewise.models.model_map import ModelMap
-
-    try:
-        stack = ModelMap(e.model).reading().default
-    except BadInput:
-        return ""
-    if stack is None or stack.absolute is not False or any(p is None or p for p in stack.positions):
-        return ""
-    return (
-        "positions are missing: equal tokens are alike at every place, and attention has no positions either"
-    )

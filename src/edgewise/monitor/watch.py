@@ -20,7 +20,8 @@ from torch.optim.optimizer import (
 
 from edgewise.errors import BadInput
 from edgewise.monitor.alarm import Alarm
-from edgewise.monitor.instrument import HOST, edge_of
+from edgewise.monitor.examination import Facts
+from edgewise.monitor.instrument import edge_of
 from edgewise.monitor.places import check_model
 from edgewise.monitor.read_run import trace_of, unseen_of_rows
 from edgewise.monitor.sinks import check_webhook, writers_of
@@ -48,6 +49,7 @@ def watch(
     rate: Any = None,
     trials: bool = True,
     webhook: str | None = None,
+    facts: Facts | None = None,
 ) -> Watch:
     """Watch a model train: `with watch(model, "runs/a"):` around the loop, or `handle = watch(model)` before it.
 
@@ -69,6 +71,7 @@ def watch(
     rate        what edgewise.learning_rate returned for this training: its steps are compared with those at the edge
     webhook     an address that every alarm is sent to as JSON, by POST
     trials      after an alarm, try rates on a copy of the model for up to ten seconds, to name the cause
+    facts       what is asked about the untrained network and its first batches, once; by default those of `check`
 
     >>> import torch
     >>> layer = torch.nn.TransformerEncoderLayer(16, 2, 32, 0.0, batch_first=True)
@@ -121,6 +124,7 @@ def watch(
         edge_of(rate),
         trials,
         check_webhook(webhook),
+        facts,
     )
 
 
@@ -162,12 +166,6 @@ class Watch(WatchedSteps):
         """Report the loss of this step, where neither the model nor a criterion returns it."""
         if self._open:
             self._guarded(self._note_loss, loss)
-
-    def _note_loss(self, loss: float | Tensor) -> None:
-        if not isinstance(loss, Tensor) or self.switch.on or self._on_host or loss.device.type in HOST:
-            self._reported = float(loss.detach() if isinstance(loss, Tensor) else loss)
-        else:  # reading it would hold the device up: it is sent to the host, and read once it is there
-            self._reported = loss.detach()
 
     def row(self) -> dict[str, float]:
         """The last sampled step, by column; empty before the first."""

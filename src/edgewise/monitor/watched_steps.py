@@ -30,10 +30,10 @@ from edgewise.monitor.causes import Diagnosis
 from edgewise.monitor.columns import Column, Sample, fast_columns
 from edgewise.monitor.detectors import near
 from edgewise.monitor.distributed import Processes, joined
-from edgewise.monitor.examination import Examination
+from edgewise.monitor.examination import Examination, Facts
 from edgewise.monitor.facts import audited
-from edgewise.monitor.hooks import OptimizerSteps, Switch, guarded_beside
-from edgewise.monitor.instrument import SLOW, SPECTRUM, Edge, Instrument, StreamChange, checked
+from edgewise.monitor.hooks import BackwardListener, OptimizerSteps, Switch, guarded_beside, unscaled
+from edgewise.monitor.instrument import HOST, SLOW, SPECTRUM, Edge, Instrument, StreamChange, checked
 from edgewise.monitor.loss_detectors import Detection
 from edgewise.monitor.places import NO_LOSS, UNHEARD, places_or_blind
 from edgewise.monitor.replay import Dossiers
@@ -65,6 +65,7 @@ class WatchedSteps:
         edge: Edge | None,
         trials: bool = True,
         webhook: str | None = None,
+        facts: Facts | None = None,
     ) -> None:
         began = time.perf_counter()
         self._hooks: list[Any] = []
@@ -82,7 +83,16 @@ class WatchedSteps:
         self.switch = Switch(self.clock, self.fail)
         try:
             self._attach(
-                optimizer, loss, first_step, on_alarm, mirror, checkpoints, state_limit, trials, webhook
+                optimizer,
+                loss,
+                first_step,
+                on_alarm,
+                mirror,
+                checkpoints,
+                state_limit,
+                trials,
+                webhook,
+                facts,
             )
         except BaseException:
             self._detach()
@@ -103,6 +113,7 @@ class WatchedSteps:
         state_limit: int,
         trials: bool,
         webhook: str | None,
+        facts: Facts | None,
     ) -> None:
         model, folder = self.model, self.folder
         gc.callbacks.append(self.clock.collection)
@@ -111,7 +122,11 @@ class WatchedSteps:
             self.instrument.change = StreamChange(self.places.model, self.places.blocks[-1].name)
         self.batch = BatchMemory(self.switch, keep_random=folder is not None)
         enter = guarded_beside(self.switch, self.batch.enter)
-        self.instrument.handles.append(model.register_forward_pre_hook(enter, with_kwargs=True))
+        leave = guarded_beside(self.switch, self.batch.leave)
+        self.instrument.handles += [
+            model.register_forward_pre_hook(enter, with_kwargs=True),
+            model.register_forward_hook(leave),
+        ]
         if loss is not None:
             enter = guarded_beside(self.switch, self.batch.enter_criterion)
             self.instrument.handles += [loss.register_forward_pre_hook(enter, with_kwargs=True)]
@@ -133,6 +148,7 @@ class WatchedSteps:
         )
         self._reported: float | Tensor | None = None  # the loss, where the loop reports it
         self._losses = 0  # how many were seen
+        self._passes = 0  # of the model, when a backward pass began last
         self._observed = np.zeros(len(self.names), bool)  # columns that had a number in some row
         self._next, self._sampled, self._stored = first_step, -1, 0
         self._heads_due = False  # at the next row, since attention is seen from it on
@@ -156,12 +172,15 @@ class WatchedSteps:
             loss,
             alone=self.ranks.size == 1,
             try_rates=trials,
+            facts=facts if not first_step else None,
+            limit=state_limit,
         )
         self.instrument.handles += self.examination.probe.handles
         self._raised = 0  # kinds of alarm of the last row, a bit each, for the other processes
         self._hooks = [
             register_optimizer_step_pre_hook(self._begin),
             register_optimizer_step_post_hook(self._end),
+            BackwardListener(self._hear_backward),
         ]
         if folder is not None:
             self.clock.beside = lambda: folder.seconds
@@ -172,6 +191,8 @@ class WatchedSteps:
         return self.said.folder
 
     def _begin(self, optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
+        if self.clock.aside:  # a step of our own, on a copy
+            return None
         try:
             return self._step_begins(optimizer, args, kwargs)
         except Exception as error:  # noqa: BLE001  the training must not notice
@@ -203,7 +224,7 @@ class WatchedSteps:
 
     def _end(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:  # noqa: ARG002
         try:
-            if self._open and self._steps_of.ends(optimizer):
+            if self._open and not self.clock.aside and self._steps_of.ends(optimizer):
                 self._guarded(self._after_step, optimizer)
         except Exception as error:  # noqa: BLE001  the training must not notice
             self.fail(error)
@@ -217,12 +238,44 @@ class WatchedSteps:
 
     def _begins(self, optimizer: Optimizer) -> None:
         """The gradients of a step are complete."""
+        if self._on_host:
+            self.examination.custody.enter(self.step)
+        if (found := self.examination.idle_step()) is not None:
+            self._raise_facts([found], sampled=False)
+        if self.switch.on and self.batch.passes and self.batch.last[0] is None:
+            self.switch.on = False  # a step without a pass has no row
         if self._on_host and (self._reported is not None or self.instrument.loss_copy.heard):
             loss = float(self.instrument.loss) if self._reported is None else float(self._reported)
             if not math.isfinite(loss) and (found := self.examination.locate(self.step, loss)) is not None:
                 self._raise_facts([found], sampled=self.switch.on)
         if self.switch.on:
             self._before_step(optimizer)
+
+    def _hear_backward(self, loss: Tensor) -> None:
+        if self._open and not self.clock.aside and loss.numel() == 1:
+            self._guarded(self._hear_loss, loss)
+
+    def _hear_loss(self, loss: Tensor) -> None:
+        """A backward pass begins: its loss is that of the step, unless a module or the loop gave one."""
+        self.examination.backward.count += 1
+        heard = self.instrument.loss_copy.heard
+        if self.switch.on:
+            self.batch.hear(loss)
+        if (self.switch.on or self._on_host) and heard:
+            value, own = float(loss.detach()), float(self.instrument.loss)
+            self.examination.backward.see(value, own)
+            if math.isfinite(own) and not math.isfinite(value):
+                found = self.examination.locate(self.step, value, after=True)
+                self._raise_facts([] if found is None else [found], sampled=self.switch.on)
+        ours, self._passes = self.batch.passes > self._passes, self.batch.passes
+        if ours and self._reported is None and not heard:
+            self._note_loss(unscaled(loss))
+
+    def _note_loss(self, loss: float | Tensor) -> None:
+        if not isinstance(loss, Tensor) or self.switch.on or self._on_host or loss.device.type in HOST:
+            self._reported = float(loss.detach() if isinstance(loss, Tensor) else loss)
+        else:  # reading it would hold the device up: it is sent to the host, and read once it is there
+            self._reported = loss.detach()
 
     def _note_foreign(self) -> None:
         found = self.examination.foreign_step(self.budget.steps)
@@ -279,6 +332,8 @@ class WatchedSteps:
         self._raise_facts(self.examination.after_step(optimizer, self.step, loss, sampled), sampled=False)
         for alarm in self.examination.released(self.step, list(self.history.losses.logs)):
             self._raise(alarm, sampled=False)
+        if self._on_host:
+            self.examination.custody.leave()
         self.batch.forget()
         self.step += 1
         self._note_silence(self.budget.steps)
@@ -399,6 +454,7 @@ class WatchedSteps:
     def _raise(self, alarm: Alarm, sampled: bool = True) -> None:
         explained = self.examination.explain(alarm)
         if explained is None:
+            self.diagnosis.postpone(alarm.kind)
             return
         if explained.kind is AlarmKind.BAD_BATCH and explained.cause.startswith("the data changed"):
             self._tell("data", f"at step {alarm.since} {explained.cause}. That is no alarm.")

@@ -12,6 +12,7 @@ from torch import nn
 
 from edgewise import interrupts
 from edgewise.errors import BadInput
+from edgewise.models.restoration import schedulers_of, undone
 from edgewise.models.unwrap import unwrap
 from edgewise.preflight import (  # noqa: F401  imported for their facts
     data_facts,
@@ -31,7 +32,6 @@ from edgewise.preflight.catalog import FACTS, CheckFinding, Fact, NotAsked, Unde
 from edgewise.preflight.check_report import CheckReport
 from edgewise.preflight.evidence import TrainingEvidence
 from edgewise.preflight.passes import Passes
-from edgewise.preflight.restoration import schedulers_of, undone
 
 SCAN_SECONDS = 0.5  # for looking at batches beyond the first three
 

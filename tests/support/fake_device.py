@@ -1,0 +1,108 @@
+"""A second kind of device without hardware: tensors that claim to be on `fakegpu`, and count when the host waits.
+
+Python's own PrivateUse1 backend of torch (2.13 has it). It renames a device for the whole process, so use it in one of
+its own.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_map
+from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
+
+READS = ("_local_scalar_dense", "equal", "nonzero", "is_nonzero")  # whose result the host needs
+SYNCS: list[str] = []  # every time that the host waited
+
+_setup_privateuseone_for_python_backend("fakegpu")
+
+
+class Remote(Tensor):
+    """A tensor on the device; its numbers are in `inner`."""
+
+    inner: Tensor
+
+    @staticmethod
+    def __new__(cls, inner: Tensor, device: Any = "fakegpu:0") -> Remote:
+        made = Tensor._make_wrapper_subclass(
+            cls,
+            inner.shape,
+            strides=inner.stride(),
+            storage_offset=inner.storage_offset(),
+            dtype=inner.dtype,
+            device=torch.device(device),
+        )
+        made.inner = inner
+        return made
+
+    def __repr__(self) -> str:  # type: ignore[override]
+        return f"Remote({self.inner})"
+
+    def tolist(self) -> Any:
+        SYNCS.append("tolist")
+        return self.inner.tolist()
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        named = dict(kwargs or {})
+        name = func.__name__.split(".")[0]
+        if name in READS:
+            SYNCS.append(name)
+        goal = named.get("device")
+        if goal is not None:
+            named["device"] = torch.device("cpu")
+        here = next(
+            (x.device for x in torch.utils._pytree.tree_leaves((args, named)) if isinstance(x, Remote)), None
+        )
+        output = func(*tree_map(_inner, args), **tree_map(_inner, named))
+        if goal is not None and torch.device(goal).type == "cpu":
+            SYNCS.append(name)
+            return output
+        if name == "copy_" and not isinstance(args[0], Remote):
+            waits = not (named.get("non_blocking") or (len(args) > 2 and args[2]))
+            SYNCS.extend([name] * waits)
+            return args[0]
+        if name.endswith("_") and func._schema.is_mutable:
+            return None if output is None else args[0]
+        device = here if goal is None else torch.device(goal)
+        return tree_map(lambda x: Remote(x, device) if type(x) is Tensor else x, output)
+
+
+def _inner(x: Any) -> Any:
+    return x.inner if isinstance(x, Remote) else x
+
+
+def _of_inner(name: str) -> None:
+    original = getattr(Tensor, name)
+    setattr(Tensor, name, lambda self: original(_inner(self)))
+
+
+_of_inner("data_ptr")
+_of_inner("untyped_storage")
+_LIBRARY = torch.library.Library("aten", "IMPL")
+_LIBRARY.impl(
+    "empty.memory_format",
+    lambda size, *, dtype=None, device=None, **_: Remote(torch.empty(size, dtype=dtype), device),
+    "PrivateUse1",
+)
+_LIBRARY.impl(
+    "empty_strided",
+    lambda size, stride, *, dtype=None, device=None, **_: Remote(
+        torch.empty_strided(size, stride, dtype=dtype), device
+    ),
+    "PrivateUse1",
+)
+
+
+def moved(model: nn.Module, device: str = "fakegpu:0") -> nn.Module:
+    """Move a model to the device."""
+    for module in model.modules():
+        for name, parameter in module._parameters.items():
+            if parameter is not None:
+                module._parameters[name] = nn.Parameter(Remote(parameter.detach().clone(), device))
+        for name, buffer in module._buffers.items():
+            if buffer is not None:
+                module._buffers[name] = Remote(buffer, device)
+    return model
