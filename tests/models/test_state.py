@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import copy
+import random
 import signal
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 
 from edgewise.interrupts import check
 from edgewise.models.behavior.read import read
-from edgewise.models.state import preserved
+from edgewise.models.state import RandomStreams, preserved
 from tests.models.behavior import strangers
 from tests.models.behavior.strangers import blocks, ids
 from tests.support.alarms import Alarm, Ring, Strikes, alarms, interrupted
@@ -185,3 +187,35 @@ def test_statistics_of_batch_norms_are_put_back() -> None:
         norm(torch.randn(8, 4))
         assert bool(norm.running_mean.any())
     assert not bool(norm.running_mean.any()) and int(norm.num_batches_tracked) == 0
+
+
+class Counting(nn.Module):
+    """Writes into its own parameter when it runs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls = nn.Parameter(torch.zeros(1))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        with torch.no_grad():
+            self.calls += 1
+        return x * self.calls
+
+
+@pytest.mark.parametrize("gradients", [False, True])
+def test_a_parameter_that_is_written_while_a_model_is_read_is_an_error(gradients: bool) -> None:
+    model = Counting()
+    with pytest.raises(RuntimeError, match="calls was written"), preserved(model, gradients=gradients):
+        model(torch.ones(1))
+    with preserved(model):  # which may change weights: who does so restores them
+        model(torch.ones(1))
+
+
+def test_random_streams_know_whether_anything_was_drawn() -> None:
+    for draw in (lambda: torch.rand(1), random.random, lambda: np.random.rand()):  # noqa: NPY002
+        streams = RandomStreams(all_devices=False)
+        assert not streams.moved()
+        draw()
+        assert streams.moved()
+        streams.restore()
+        assert not streams.moved()

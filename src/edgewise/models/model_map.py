@@ -376,6 +376,15 @@ class ModelMap:
             for number, own in enumerate(zip(*places, strict=True))
         }
 
+    def stacks(self, batch: Any = None) -> tuple[str, ...]:
+        """The names of its stacks, the default one first: as read, or by one traced pass."""
+        if self._reading is None:
+            from edgewise.models.behavior.read import stack_names
+
+            return stack_names(self.model, batch)
+        listed = sorted(self._reading.stacks, key=lambda stack: not stack.default)
+        return tuple(stack.name for stack in listed)
+
     def attentions(self) -> tuple[tuple[int, Branch], ...]:
         """Every attention of the default stack with the number of its block, as the model behaves; runs it once.
 
@@ -575,3 +584,11 @@ def sites(model: nn.Module, batch: Any = None) -> ModelSites:
     some blocks and not in all: nothing is ever averaged over a part of the layers.
     """
     return ModelMap(model).sites(batch)
+
+
+def stacks(model: nn.Module, batch: Any = None) -> tuple[str, ...]:
+    """Return the names of the model's stacks, the default one first.
+
+    batch  as in `describe`: whatever the model accepts; default: made from its own signature
+    """
+    return ModelMap(model).stacks(batch)

@@ -63,6 +63,17 @@ def preserved(model: nn.Module, *, gradients: bool | None = None) -> Iterator[Ex
         finally:
             with interrupts.closed():
                 state.restore()
+        if gradients is not None and (name := state.written()):
+            raise RuntimeError(
+                f"{name} was written while the model was read, which must leave every parameter alone. The forward "
+                "pass of the model, or a hook on it, wrote it; if neither does, this is a defect of edgewise: report it."
+            )
+
+
+def _memory(parameter: Tensor) -> tuple[int, ...]:
+    """Where a parameter's numbers are, and how often they were written; shards are gathered and let go meanwhile."""
+    plain = type(parameter) in (Tensor, nn.Parameter) and not (parameter.is_meta or parameter.is_inference())
+    return (parameter.data_ptr(), parameter._version) if plain else ()
 
 
 def _make_differentiable(model: nn.Module) -> None:
@@ -92,6 +103,14 @@ class RandomStreams:
         self._numpy = None if numpy is None else (numpy.random, numpy.random.get_state())
         self._cuda = torch.cuda.get_rng_state_all() if all_devices else None
 
+    def moved(self) -> bool:
+        """Whether anything has been drawn from them since."""
+        now = RandomStreams(all_devices=self._cuda is not None)
+        arrays = [(self._cpu, now._cpu), *zip(self._cuda or (), now._cuda or (), strict=True)]
+        legacy = [None if s._numpy is None else (s._numpy[1][1].tobytes(), s._numpy[1][2]) for s in (self, now)]
+        drawn = now._python != self._python or legacy[0] != legacy[1]
+        return drawn or not all(torch.equal(before, after) for before, after in arrays)
+
     def restore(self) -> None:
         random.setstate(self._python)
         if self._numpy is not None:
@@ -116,6 +135,7 @@ class State:
             torch.autograd._unsafe_preserve_version_counter(buffer) for buffer, _ in self._buffers
         ]
         self._gradients = [(p, p.grad, p.requires_grad) for p in model.parameters()]
+        self._written = [(name, p, _memory(p)) for name, p in model.named_parameters()]
         self._process = Process(model)
 
     def prepare(self, gradients: bool) -> None:
@@ -124,6 +144,10 @@ class State:
             if module.training:
                 module.training = False
         self._process.prepare(gradients)
+
+    def written(self) -> str:
+        """The first parameter whose memory or version is another one than before; empty if all are the same."""
+        return next((name for name, p, before in self._written if _memory(p) != before), "")
 
     def restore(self) -> None:
         for module in self._gathered:

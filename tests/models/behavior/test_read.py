@@ -12,7 +12,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from edgewise.errors import BadInput
-from edgewise.models.behavior.read import read, stacks
+from edgewise.models.behavior.read import read
+from edgewise.models.model_map import stacks
 from edgewise.models.behavior.record import Reading, Stack
 from tests.models.behavior import strangers
 from tests.models.behavior.strangers import DEPTH, HEADS, HIDDEN, WIDTH, Think, blocks, ids

@@ -52,7 +52,7 @@ from edgewise.models.behavior.stacks import (
 )
 from edgewise.models.behavior.weight_calls import Edits
 from edgewise.models.inputs import change, default_batches, tensors
-from edgewise.models.state import collector_paused, preserved
+from edgewise.models.state import RandomStreams, collector_paused, preserved
 
 Result = TypeVar("Result")
 RANDOM = (
@@ -106,11 +106,8 @@ def reread_windows(model: nn.Module, stack: Stack, batch: Any = None) -> Stack:
         return windows_again(_Reader(whole, batch).trace(), stack)
 
 
-def stacks(model: nn.Module, batch: Any = None) -> tuple[str, ...]:
-    """The names of the model's stacks, the default one first: one traced pass.
-
-    batch  as in `describe`: whatever the model accepts; default: made from its own signature
-    """
+def stack_names(model: nn.Module, batch: Any = None) -> tuple[str, ...]:
+    """The names of the model's stacks, the default one first: one traced pass."""
     whole = bare(model)
     refuse_unreadable(whole)
     with _quietly(whole):
@@ -164,6 +161,8 @@ class _Reader:
         self._given: Any = None
         self.passes = 0
         self.notes: list[str] = []
+        own = [value for module in model.modules() for value in vars(module).values()]
+        self._draws = any(isinstance(value, torch.Generator) for value in own)  # or a pass has drawn
 
     def read(self) -> Reading:
         experiment = self.trace()
@@ -193,7 +192,9 @@ class _Reader:
         )
 
     def _is_random(self, feed: Feed) -> bool:
-        """Whether two passes on the same input that begin with other random streams differ."""
+        """Whether two passes on the same input that begin with other random streams differ; not asked if none draws."""
+        if not self._draws:
+            return False
         outputs = []
         for seed in (1, 2):
             torch.manual_seed(seed)
@@ -300,6 +301,7 @@ class _Reader:
 
     def _pass(self, feed: Feed) -> Graph:
         torch.manual_seed(0)
+        streams = RandomStreams(all_devices=torch.cuda.is_initialized())
         self.passes += 1
         try:
             graph = run(self.model, feed.entries(TRACE_ENTRIES), Edits(), self.precision)
@@ -311,6 +313,7 @@ class _Reader:
             self.notes.append("read in half precision: the model does not run in single precision")
             graph = run(self.model, feed.entries(TRACE_ENTRIES), Edits(), self.precision)
         check()
+        self._draws |= streams.moved()
         return graph
 
     def _analyzed(self, feed: Feed, graph: Graph) -> Experiment:
