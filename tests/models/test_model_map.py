@@ -82,6 +82,15 @@ class Calls(dict[str, int]):
         return counted
 
 
+BATCHES = [torch.arange(16)[None] + shift for shift in range(8)]
+
+
+def loss_of(model: nn.Module, ids: torch.Tensor) -> torch.Tensor:
+    return nn.functional.cross_entropy(
+        model(input_ids=ids).logits[:, :-1].flatten(0, 1), ids[:, 1:].flatten()
+    )
+
+
 def watch_one_step(model: nn.Module) -> None:
     with edgewise.watch(model):
         pass
@@ -101,6 +110,23 @@ VERBS: dict[str, tuple[Callable[[nn.Module], Any], dict[str, int]]] = {
         {"blocks": 4, "stacks": 1, "configs": 1, "readings": 0},
     ),
     "rebalanced": (rebalanced, {"blocks": 4, "stacks": 1, "configs": 1, "readings": 0}),
+    "check": (
+        lambda model: edgewise.check(model, BATCHES, loss_of, torch.optim.SGD(model.parameters(), 0.01)),
+        {"blocks": 4, "stacks": 1, "configs": 1, "readings": 0},
+    ),
+    "rate": (
+        lambda model: edgewise.learning_rate(model, BATCHES, loss_of, steps=2, rates=3, longer=False),
+        {"blocks": 0, "stacks": 0, "configs": 0, "readings": 1},
+    ),
+    "landscape": (
+        lambda model: edgewise.landscape.line(model, loss_of, BATCHES[0], "queries", points=5),
+        {"blocks": 4, "stacks": 1, "configs": 1, "readings": 0},
+    ),
+    "total_changes": (edgewise.total_changes, {"blocks": 0, "stacks": 0, "configs": 0, "readings": 1}),
+    "report": (
+        lambda model: str(edgewise.judge(edgewise.measure(model))),
+        {"blocks": 4, "stacks": 0, "configs": 1, "readings": 1},
+    ),
 }
 
 
@@ -239,3 +265,31 @@ def test_a_reading_with_attention_calls_goes_through_json() -> None:
     torch.manual_seed(0)
     reading = read_anew(nn.Sequential(Turned(), Turned()))
     assert type(reading).from_dict(reading.to_dict()) == reading
+
+
+class FusedParallel(nn.Module):
+    """One matrix makes queries, keys, values and both halves of a gated MLP; the gate is the second half."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.all = nn.LayerNorm(16), nn.Linear(16, 3 * 16 + 2 * 24, bias=False)
+        self.back, self.down = nn.Linear(16, 16, bias=False), nn.Linear(24, 16, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        q, k, v, linear, gate = self.all(self.norm(x)).split((16, 16, 16, 24, 24), -1)
+        q, k, v = (z.unflatten(-1, (2, 8)).transpose(1, 2) for z in (q, k, v))
+        mixed = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(2)
+        return x + self.back(mixed) + self.down(nn.functional.silu(gate) * linear)
+
+
+def test_rows_of_a_matrix_that_attention_and_mlp_share_are_told_apart() -> None:
+    torch.manual_seed(0)
+    found = ModelMap(nn.Sequential(FusedParallel(), FusedParallel())).sites(torch.randn(2, 12, 16))
+    assert found.depth == 2 and found.stacks[0].parallel
+    block = found.blocks[0]
+    rows = {p.role: None if p.rows is None else (p.rows.start, p.rows.stop) for p in block.projections[:3]}
+    assert rows == {"query": (0, 16), "key": (16, 32), "value": (32, 48)}
+    mlp = block.feed_forward
+    assert mlp.gate is not None and mlp.gate.rows is not None and mlp.input.rows is not None
+    assert (mlp.input.rows.start, mlp.input.rows.stop) == (48, 72)
+    assert (mlp.gate.rows.start, mlp.gate.rows.stop) == (72, 96)

@@ -550,7 +550,8 @@ def _only(block: Block, kind: str) -> Branch:
             f"{where} has {len(branches) or 'no'} {kind} branches; expected one. Its branches: {kinds}."
         )
     if not branches[0].matrices:
-        raise BadInput(f"which parameters the {kind} of {where} multiplies by is not certain.")
+        why = branches[0].no_roles or "it was not looked at"
+        raise BadInput(f"which matrix of the {kind} of {where} is which is not certain: {why}.")
     return branches[0]
 
 

@@ -66,7 +66,7 @@ def preserved(model: nn.Module, *, gradients: bool | None = None) -> Iterator[Ex
         if gradients is not None and (name := state.written()):
             raise RuntimeError(
                 f"{name} was written while the model was read, which must leave every parameter alone. The forward "
-                "pass of the model, or a hook on it, wrote it; if neither does, this is a defect of edgewise: report it."
+                "pass of the model, or a hook on it, wrote it; if neither does, report this as a defect of edgewise."
             )
 
 
@@ -107,7 +107,9 @@ class RandomStreams:
         """Whether anything has been drawn from them since."""
         now = RandomStreams(all_devices=self._cuda is not None)
         arrays = [(self._cpu, now._cpu), *zip(self._cuda or (), now._cuda or (), strict=True)]
-        legacy = [None if s._numpy is None else (s._numpy[1][1].tobytes(), s._numpy[1][2]) for s in (self, now)]
+        legacy = [
+            None if s._numpy is None else (s._numpy[1][1].tobytes(), s._numpy[1][2]) for s in (self, now)
+        ]
         drawn = now._python != self._python or legacy[0] != legacy[1]
         return drawn or not all(torch.equal(before, after) for before, after in arrays)
 

@@ -75,8 +75,11 @@ def layers_of(model: nn.Module | ModelMap, batch: object = None) -> LayerStack:
     Blocks that are not modules are read where their residual sums are.
     """
     where = ModelMap.of(model)
+    unread = ""
     try:
-        stack = where.reading(batch).default
+        reading = where.reading(batch)
+        stack = reading.default
+        unread = next(iter((*reading.not_read, *(() if stack is None else stack.not_read))), "")
     except BadInput:
         stack = None
     if stack is None or all(
@@ -87,7 +90,7 @@ def layers_of(model: nn.Module | ModelMap, batch: object = None) -> LayerStack:
         except BadInput:  # not a transformer
             if stack is not None and all(block.module is None for block in stack.blocks):
                 return _without_modules(where, stack)
-            return _siblings(where.model)
+            return _siblings(where.model, unread)
     names = tuple(block.module for block in stack.blocks if block.module is not None)
     if len(names) < stack.depth:
         return _without_modules(where, stack)
@@ -132,7 +135,7 @@ def _of_kind(block: BlockSite, kind: str) -> tuple[Projection, ...]:
     )
 
 
-def _siblings(model: nn.Module) -> LayerStack:
+def _siblings(model: nn.Module, unread: str = "") -> LayerStack:
     """The largest family by parameters; the outermost of several of one size."""
     best: tuple[int, tuple[str, ...]] = (0, ())
     for name, module in model.named_modules():
@@ -144,6 +147,7 @@ def _siblings(model: nn.Module) -> LayerStack:
         raise BadInput(
             f"{type(model).__name__} has no repeated stack: no {LEAST} siblings of one class and shape that hold "
             "matrices. A plan needs layers that follow each other."
+            + (f" As it runs: {unread}." if unread else "")
         )
     first = model.get_submodule(best[1][0])
     return LayerStack(best[1], leaf=not any(True for _ in first.children()))

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 
 from edgewise.errors import BadInput
 from edgewise.models.behavior.read import read
-from edgewise.models.model_map import stacks
 from edgewise.models.behavior.record import Reading, Stack
+from edgewise.models.model_map import stacks
 from tests.models.behavior import strangers
 from tests.models.behavior.strangers import DEPTH, HEADS, HIDDEN, WIDTH, Think, blocks, ids
 from tests.support.handwritten import EXPECTED, HANDWRITTEN

@@ -8,7 +8,13 @@ from dataclasses import replace
 
 from edgewise.errors import BadInput
 from edgewise.models.behavior.attention import SPREAD, positions_of, read_equal_tokens, read_filled_order
-from edgewise.models.behavior.branch_matrices import attention_calls, matrices_of, weights_of, writers_of
+from edgewise.models.behavior.branch_matrices import (
+    attention_calls,
+    matrices_of,
+    weights_of,
+    why_no_roles,
+    writers_of,
+)
 from edgewise.models.behavior.dependence import read_sight, real_tokens
 from edgewise.models.behavior.experiment import TRACE_ENTRIES, Experiment, Site, Stream
 from edgewise.models.behavior.gains import read_gains
@@ -140,6 +146,7 @@ def _branch(experiment: Experiment, site: Site, step: int) -> Branch:
         site.chain.outlet if after == len(site.chain.sums) else graph[site.chain.sums[after].point].operation
     )
     attends = kind in ("attention", "cross-attention")
+    matrices = matrices_of(experiment, site, kind)
     return Branch(
         kind=kind,
         silent=traits.silent,
@@ -181,10 +188,11 @@ def _branch(experiment: Experiment, site: Site, step: int) -> Branch:
         not_read=tuple(dict.fromkeys(traits.reasons)),
         window_uneven=bool(pattern and pattern.uneven),
         weights_seen=traits.whole is not None,
-        matrices=matrices_of(experiment, site, kind),
+        matrices=matrices,
         conditioned=traits.gate_size is not None,
         calls=attention_calls(experiment, site) if attends else (),
         writers=writers_of(experiment, site),
+        no_roles="" if matrices else why_no_roles(experiment, site),
     )
 
 

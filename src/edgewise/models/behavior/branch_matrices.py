@@ -40,6 +40,29 @@ def matrices_of(experiment: Experiment, site: Site, kind: str | None) -> tuple[B
     return tuple(matrix for matrix in found if matrix is not None) if None not in found else ()
 
 
+def why_no_roles(experiment: Experiment, site: Site) -> str:
+    """Why the matrices of a branch have no certain role, in words; for a branch without any."""
+    part = site.part
+    others = {op for other in experiment.sites if other is not site for op in other.part.weights}
+    shared = [op for op in part.weights if op in others]
+    if shared:
+        name = _parameter(experiment, shared[0]) or shared[0].module
+        return f"{name} is fused: it makes the inside of attention and of the MLP together, in parallel"
+    if part.routed:
+        return "a router chooses among its matrices (experts)"
+    if any(None in _parameters(experiment, op) for op in part.weights):
+        return "a matrix of it is computed from parameters, and is none by itself"
+    if len(part.scores) > 1:
+        return f"it takes {len(part.scores)} products of queries and keys"
+    if part.scores and len(part.weights) > 4:
+        return f"queries, keys and values pass through {len(part.weights)} matrices (latents, or norms with matrices)"
+    if part.scores and _shared(site) and not site.traits.fused:
+        return "the rows of the matrix that makes queries, keys and values could not be told apart"
+    return (
+        f"it has {len(part.weights)} matrices, {len(part.first)} at its start and {len(part.last)} at its end"
+    )
+
+
 def writers_of(experiment: Experiment, site: Site) -> tuple[BranchMatrix, ...]:
     """The matrices that end a branch; nothing if one of them is not a parameter."""
     found: list[BranchMatrix | None] = []
@@ -159,11 +182,18 @@ def read_fused_rows(experiment: Experiment) -> None:
 
         return keep
 
+    beside = {site: op for site in experiment.sites if (op := _beside(site, fused)) is not None}
+    hidden: dict[Operation, Tensor] = {}
+
+    def arrive(operation: Operation) -> Callable[[Tensor], Tensor]:
+        return lambda value: hidden.setdefault(operation, value)
+
     scores = [site.part.scores[0] for site in fused]
+    arrivals = {site.part.last[0]: arrive(site.part.last[0]) for site in beside}
     calls = {op: look(op) for s in scores for op in (s.product, s.values) if op is not None}
     leaves = {op: enter(op) for site in fused for op in _shared(site)}
     try:
-        experiment.run(1, Edits(first_outputs=leaves, calls=calls), gradients=True)
+        experiment.run(1, Edits(first_outputs=leaves, weight_inputs=arrivals, calls=calls), gradients=True)
     except EditedPassError:
         return
     with torch.enable_grad():
@@ -174,6 +204,32 @@ def read_fused_rows(experiment: Experiment) -> None:
             )
             for operation in _shared(site) & inward.keys():
                 site.traits.fused |= _divided(operation, inward[operation], score, *met)
+        for site, operation in beside.items():
+            if operation in inward and site.part.last[0] in hidden:
+                site.traits.fused |= _of_the_mlp(site, inward[operation], hidden[site.part.last[0]])
+
+
+def _beside(site: Site, fused: Sequence[Site]) -> Operation | None:
+    """The one first matrix of an MLP that makes queries, keys and values too (PaLM, parallel blocks)."""
+    firsts = [op for op in site.part.first if any(op in _shared(other) for other in fused)]
+    alone = not site.part.scores and len(site.part.first) == 1 and len(site.part.last) == 1
+    return firsts[0] if alone and firsts and site.part.last[0] not in firsts else None
+
+
+def _of_the_mlp(site: Site, inward: Tensor, hidden: Tensor) -> dict[str, Rows]:
+    """The rows that reach the last matrix; of a gated MLP their two halves."""
+    mask = _reached(inward, hidden, -1)
+    rows = None if mask is None else _rows(mask)
+    if rows is None or rows[0] != 1:
+        return {}
+    _, size, start, stop = rows
+    if not site.traits.gated:
+        return {"input": rows}
+    if site.traits.gate is None or (stop - start) % 2:
+        return {}
+    middle = (start + stop) // 2
+    halves: list[Rows] = [(1, size, start, middle), (1, size, middle, stop)]
+    return {"gate": halves[site.traits.gate], "input": halves[1 - site.traits.gate]}
 
 
 def _shared(site: Site) -> set[Operation]:
@@ -288,6 +344,8 @@ def _of_mlp(experiment: Experiment, site: Site) -> dict[str, tuple[Operation, Ro
         return {}
     (last, firsts), gate = pairs[0], site.traits.gate
     ends: dict[str, tuple[Operation, Rows | None]] = {"output": (last, None)}
+    if "input" in site.traits.fused:
+        return {role: (firsts[0], rows) for role, rows in site.traits.fused.items()} | ends
     if len(firsts) == 1 and not site.traits.gated:
         return {"input": (firsts[0], None)} | ends
     if gate is None:

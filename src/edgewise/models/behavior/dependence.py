@@ -105,8 +105,8 @@ def _gradients(
     """None where the graph cannot be walked (a checkpoint that runs again without the edits)."""
     reached = _reached(tokens)
     own = {op: leaf for op, leaf in leaves.items() if id(leaf) in reached}
-    if not own:
-        return {}
+    if not own:  # nothing, or a view made inside an autograd function, which has no graph
+        return None if tokens.grad_fn is None else {}
     try:
         gradients = torch.autograd.grad(
             tokens, list(own.values()), direction, retain_graph=True, allow_unused=True

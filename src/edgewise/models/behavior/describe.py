@@ -65,7 +65,12 @@ class _Description:
     def _branches(self) -> tuple[list[Branch], list[list[Branch]]]:
         """The attention of every block, and its MLPs (several where experts stand beside a shared one)."""
         attentions = [next(b for b in block.branches if b.kind == "attention") for block in self.stack.blocks]
-        mlps = [[b for b in block.branches if b.kind == "mlp"] for block in self.stack.blocks]
+        main = {id(branch) for branch in self.stack.main_mlps}
+        mlps = [[b for b in block.branches if id(b) in main] for block in self.stack.blocks]
+        if len(main) < len(self.stack.mlps):
+            self.unmodelled.append(
+                "a second MLP of each block, whose activation is not known (another input multiplies it), is left out"
+            )
         if any(b.kind == "cross-attention" for b in self.stack.branches):
             self.unmodelled.append("cross-attention is left out")
         return attentions, mlps
@@ -405,5 +410,5 @@ def _functions(stack: Stack, activation_known: bool) -> Iterator[str]:
 
 def hidden_width(stack: Stack) -> int | None:
     """What most of its MLPs have."""
-    counted = Counter(branch.hidden_width for branch in stack.mlps).most_common(1)
+    counted = Counter(branch.hidden_width for branch in stack.main_mlps).most_common(1)
     return counted[0][0] if counted else None

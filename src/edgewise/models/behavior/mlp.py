@@ -138,11 +138,12 @@ def _formulas(hidden: list[Tensor], value: Tensor, gates: set[int]) -> Iterator[
         if any(equal(function(h), value, h) for h in (*plain, *parts)):
             yield name, False
         for pool in (plain, halves, parts, turns):
-            pairs = [(i, pool[i], pool[j]) for i, j in permutations(range(len(pool)), 2)]
-            pairs = [(i, one, other) for i, one, other in pairs if one.shape == other.shape]
-            fits = [i for i, one, other in pairs if equal(function(one) * other, value, one * other)]
+            pairs = [(i, j) for i, j in permutations(range(len(pool)), 2) if pool[i].shape == pool[j].shape]
+            fits = [(i, j) for i, j in pairs if equal(function(pool[i]) * pool[j], value, pool[i] * pool[j])]
             if pool is plain or pool is halves:
-                gates.update(fits)
+                gates.update(i for i, _ in fits)
+            elif pool is parts and len(hidden) == 1:  # of two parts of one matrix, the earlier or the later
+                gates.update(int(i > j) for i, j in fits)
             if fits:
                 yield name, True
 

@@ -163,6 +163,7 @@ class Branch:
     calls: tuple[
         AttentionCall, ...
     ] = ()  # of an attention: one, or one for each head or each part of the scores
+    no_roles: str = ""  # why `matrices` are empty
     writers: tuple[
         BranchMatrix, ...
     ] = ()  # the last matrices, if each is a parameter; also if roles are not certain
@@ -246,6 +247,19 @@ class Stack:
         return tuple(branch for branch in self.branches if branch.kind == "mlp")
 
     @property
+    def main_mlps(self) -> tuple[Branch, ...]:
+        """Without those that no formula fits beside one that is known (Gemma's branch of per-layer inputs)."""
+        known = {
+            block.index for block in self.blocks for b in block.branches if b.kind == "mlp" and b.activation
+        }
+        return tuple(
+            b
+            for block in self.blocks
+            for b in block.branches
+            if b.kind == "mlp" and (b.activation or block.index not in known)
+        )
+
+    @property
     def mixers(self) -> tuple[Branch, ...]:
         return tuple(branch for branch in self.branches if branch.kind == "mixer")
 
@@ -294,11 +308,11 @@ class Stack:
 
     @property
     def activation(self) -> str | None:
-        return agreed(branch.activation for branch in self.mlps)
+        return agreed(branch.activation for branch in self.main_mlps)
 
     @property
     def gated(self) -> bool | None:
-        return agreed(branch.gated for branch in self.mlps)
+        return agreed(branch.gated for branch in self.main_mlps)
 
     @property
     def parallel(self) -> bool | None:
