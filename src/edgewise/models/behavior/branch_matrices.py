@@ -41,7 +41,7 @@ def matrices_of(experiment: Experiment, site: Site, kind: str | None) -> tuple[B
 
 
 def why_no_roles(experiment: Experiment, site: Site) -> str:
-    """Why the matrices of a branch have no certain role, in words; for a branch without any."""
+    """Say what keeps the matrices of a branch from having a certain role; for a branch without any."""
     part = site.part
     others = {op for other in experiment.sites if other is not site for op in other.part.weights}
     shared = [op for op in part.weights if op in others]
