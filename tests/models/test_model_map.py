@@ -293,3 +293,30 @@ def test_rows_of_a_matrix_that_attention_and_mlp_share_are_told_apart() -> None:
     assert mlp.gate is not None and mlp.gate.rows is not None and mlp.input.rows is not None
     assert (mlp.input.rows.start, mlp.input.rows.stop) == (48, 72)
     assert (mlp.gate.rows.start, mlp.gate.rows.stop) == (72, 96)
+
+
+class FirstStreamAgain(nn.Module):
+    """Before every block, a part of the first stream is added again, as speed runs of GPT-2 do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.blocks = nn.Embedding(31, 16), nn.ModuleList(Turned() for _ in range(3))
+        self.kept = nn.Parameter(torch.tensor([1.0, 0.9, 0.8]))
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        x = first = self.table(ids)
+        for kept, block in zip(self.kept, self.blocks, strict=True):
+            x = block(kept * x + 0.1 * first)
+        return x
+
+
+def test_the_stream_at_two_depths_added_up_is_no_branch() -> None:
+    torch.manual_seed(0)
+    model = FirstStreamAgain()
+    found = edgewise.structure(model)
+    assert (
+        found.depth == 3 and [[b.kind for b in block] for block in found.blocks] == [["attention", "MLP"]] * 3
+    )
+    assert [block[1].skip for block in found.blocks] == [None, None, 1.0]
+    described = edgewise.describe(model)
+    assert described.depth == 3 and any("added again" in note for note in described.unmodelled)

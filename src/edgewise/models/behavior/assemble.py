@@ -181,7 +181,7 @@ def _branch(experiment: Experiment, site: Site, step: int) -> Branch:
         activation=traits.activation,
         gated=_gated(site),
         hidden_width=traits.hidden_width,
-        experts=kind == "mlp" and _experts(experiment, site, module),
+        experts=kind == "mlp" and _experts(experiment, site),
         output_gate=bool(set(part.first) & set(part.last) and set(part.last) - set(part.first)),
         gains=traits.gains,
         powers=traits.powers,
@@ -203,10 +203,11 @@ def _sums_to_one(site: Site) -> bool | None:
     return site.traits.spread < SPREAD
 
 
-def _experts(experiment: Experiment, site: Site, module: str) -> bool:
-    """A choice by a router, many matrices side by side, or matrices that are stacked in one parameter."""
-    stacked = (p.dim() == 3 and min(p.shape) > 1 for p in experiment.model.get_submodule(module).parameters())
-    return site.part.routed or len(site.part.first) > MATRICES or any(stacked)
+def _experts(experiment: Experiment, site: Site) -> bool:
+    """A choice by a router, many matrices side by side, or matrices that are stacked in one constant."""
+    own = [op for op in site.part.weights if "conv" not in op.function]
+    stacked = (c.shape for op in own for c in experiment.graph.constants.get(op, ()) if len(c.shape) == 3)
+    return site.part.routed or len(site.part.first) > MATRICES or any(min(shape) > 1 for shape in stacked)
 
 
 def _heads(experiment: Experiment, site: Site, name: str = "heads") -> int | None:

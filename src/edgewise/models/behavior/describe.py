@@ -196,6 +196,14 @@ class _Description:
             self.unmodelled.append(
                 "a gate that another input makes multiplies branches; it stands at its size here"
             )
+        between = [
+            branch for branch in self.stack.branches if branch.rescale is None and not branch.outside_norm
+        ]
+        if between:
+            self.unmodelled.append(
+                f"what acts on the stream after {between[0].module} and like branches (an earlier stream that is added "
+                "again, or a vector) is left out"
+            )
         if self._ruled_by_epsilon():
             self.unmodelled.append(
                 "the stream starts so small that the epsilon of the norms after branches counts; the theory has none"

@@ -184,6 +184,9 @@ class Graph:
     stacked: dict[int, tuple[int, tuple[int, ...]]] = field(
         default_factory=dict
     )  # node of a torch.stack to (axis, nodes in it)
+    mixes: dict[int, int] = field(
+        default_factory=dict
+    )  # node of a sum of the stream at two depths (x + 0.1 x_0) to the later operand
 
     @cached_property
     def by_operation(self) -> dict[Operation, int]:

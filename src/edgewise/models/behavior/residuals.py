@@ -82,6 +82,8 @@ def residual_sums(graph: Graph) -> list[ResidualSum]:
             residual = _residual(graph, node, sums)
             if residual is not None:
                 sums[node.index] = residual
+            elif len({way_up(graph, graph[operand], sums)[-1].index for operand in node.operands}) == 1:
+                graph.mixes[node.index] = node.operands[0]  # a x + b x
     for residual in sums.values():
         for part in residual.parts:
             _sort_weights(graph, part)
@@ -107,10 +109,25 @@ def _residual(graph: Graph, node: Node, sums: dict[int, ResidualSum]) -> Residua
         for source in [*way, *_earlier(graph, way[-1], sums)]:
             inside = graph.between(source.index, branch)
             if any(graph[index].weight for index in inside):
+                if _same_stream(graph, branch, source.index, sums):
+                    graph.mixes[node.index] = branch
+                    return None
                 point = source if source in way else way[-1]
                 parts = _parts(graph, source.index, node, side, inside, sums)
                 return ResidualSum(node.index, point.index, source.index, 1 - side, inside, parts)
     return None
+
+
+def _same_stream(graph: Graph, later: int, earlier: int, sums: dict[int, ResidualSum]) -> bool:
+    """Whether a value is the stream itself, further down than an earlier point of it: no branch is added then."""
+    node = way_up(graph, graph[later], sums)[-1]
+    while node.index in sums or node.index in graph.mixes:
+        before = graph.mixes[node.index] if node.index in graph.mixes else sums[node.index].point
+        way = way_up(graph, graph[before], sums)
+        if any(each.index == earlier for each in way):
+            return True
+        node = way[-1]
+    return False
 
 
 def _earlier(graph: Graph, node: Node, sums: dict[int, ResidualSum]) -> list[Node]:

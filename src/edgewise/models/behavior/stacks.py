@@ -98,6 +98,8 @@ def link(graph: Graph, point: Node, sums: dict[int, ResidualSum]) -> tuple[int |
         node = graph[index]
         if index in sums:
             ends.add(index)
+        elif index in graph.mixes:
+            todo.append(graph.mixes[index])
         elif node.weight or node.function == "embedding" or (node.function == INPUT and not node.integer):
             return None, False
         elif not node.integer:
