@@ -7,12 +7,16 @@ import pytest
 import torch
 
 from edgewise.probe.measure import measure
+from tests.support.covering import slow
 from tests.support.models import CONFIGS, DEPTH, FAMILIES, HEADS, batch, build
 
 PARALLEL = ("phi", "pythia", "falcon")
 
 
-@pytest.mark.parametrize("name", CONFIGS)
+LIKE_LLAMA = ("qwen2", "mistral", "phi3", "olmo2", "mixtral")  # for these passes; read apart in tests/models
+
+
+@pytest.mark.parametrize("name", slow(CONFIGS, LIKE_LLAMA))
 def test_measured_whole_and_left_unchanged(name: str) -> None:
     model, given = FAMILIES[name](), batch(name)
     with torch.no_grad():
@@ -32,7 +36,9 @@ def test_measured_whole_and_left_unchanged(name: str) -> None:
     assert all(np.isfinite(trace.statistics[w][:, sites]).all() for w in named)
 
 
-@pytest.mark.parametrize("name", ["llama", "gpt2", "t5", "bert", "qwen3moe", "vit"])
+@pytest.mark.parametrize(
+    "name", slow(["llama", "gpt2", "t5", "bert", "qwen3moe", "vit"], ["gpt2", "qwen3moe", "vit"])
+)
 def test_fused_and_eager_attention_agree(name: str) -> None:
     """The same weights under both implementations: rows rebuilt from queries and keys, or the eager softmax itself."""
     model, given = build(name), batch(name)

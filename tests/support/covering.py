@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Iterable, Sequence
 from itertools import combinations, product
 from typing import Any
 
 import pytest
+
+
+def slow(values: Iterable[Any], left: Container[Any]) -> list[Any]:
+    """Return the values for `parametrize`; those that are left to the slow tests are marked."""
+    return [pytest.param(value, marks=pytest.mark.slow if value in left else ()) for value in values]
 
 
 def covering(*axes: Sequence[Any], strength: int = 1) -> list[Any]:
