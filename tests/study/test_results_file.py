@@ -11,7 +11,7 @@ import edgewise
 from edgewise.errors import BadInput
 from edgewise.study import load_recipe, recorded_results, store
 from edgewise.study.engine import Work, run
-from edgewise.study.results_file import conclude, keep, read_recorded, recorded_file, recorded_summary
+from edgewise.study.results_file import conclude, keep, read_recorded, recorded_file, recorded_summary, tally
 from tests.support.recipes import PARTS, write_recipe
 
 
@@ -96,9 +96,24 @@ def test_a_recorded_claim_says_what_measured_it_and_when(tmp_path: Path) -> None
     record(path)
     summary = recorded_summary(path)
     assert summary is not None
-    assert (summary.outcome, summary.measured) == ("held", str(store.stamp()))
+    assert (summary.outcome, summary.measured) == ("source 1 of 1", str(store.stamp()))
     assert store.stamp().edgewise == edgewise.__version__ in summary.measured
     assert store.stamp().date in summary.measured
+
+
+def test_statements_of_a_source_and_ours_are_counted_apart() -> None:
+    parts = [
+        {"published": "It converges.", "held": True},
+        {"published": "It is fast [talk].", "held": None},
+        {"published": "(ours, after the run) It is stable.", "held": False},
+        {"published": "Ours: it is exact.", "held": True},
+    ]
+    told = tally({"parts": parts}, Path("papers/a2020b/figure1.py"))
+    assert told == "source 1 of 2 (1 undecided), ours 1 of 2"
+    assert tally({"parts": parts}, Path("experiments/alarms/edge.py")) == (
+        "source 0 of 1 (1 undecided), ours 2 of 3"
+    )
+    assert tally(parts[0], Path("papers/a2020b/figure1.py")) == "source 1 of 1"
 
 
 def test_a_damaged_line_is_told_and_left_out(tmp_path: Path) -> None:

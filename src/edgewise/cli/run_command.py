@@ -305,7 +305,7 @@ def _print_rows(rows: list[Document]) -> None:
         if "problem" in row:
             click.echo(f"    cannot be used: {row['problem']}")
             continue
-        recorded = f", recorded: {row['outcome']} ({row['measured']})" if row["recorded"] else ""
+        recorded = f"; statements that held: {row['outcome']} ({row['measured']})" if row["recorded"] else ""
         click.echo(f"    {row['title']}\n    {row['stored']} cases stored{recorded}")
     if not rows:
         click.echo("There are no recipes.", err=True)

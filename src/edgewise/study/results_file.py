@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from edgewise.errors import BadInput
 from edgewise.files import read_text, whole_file
@@ -74,10 +76,31 @@ def recorded_results(file: Path) -> list[Result]:
 
 @dataclass(frozen=True)
 class CommittedClaim:
-    """What the committed claim of a recipe says: its outcome, and what measured it and when."""
+    """What the committed claim of a recipe says: how many statements held, and what measured them and when."""
 
     outcome: str
     measured: str
+
+
+def tally(claim: dict[str, Any], path: Path) -> str:
+    """Count the statements that held, a source's and ours apart: "source 3 of 3, ours 1 of 2 (1 undecided)".
+
+    A statement is ours if it says so, or if it is in experiments/ and cites no source.
+    """
+    ours = path.resolve().parent.parent.name == "experiments"
+    held: dict[str, list[bool | None]] = {}
+    for part in claim.get("parts") or [claim]:
+        said = part["published"]
+        own = re.match(r"\(?ours?\b", said, re.IGNORECASE) or (ours and not re.search(r"\[|\btalk\b", said))
+        held.setdefault("ours" if own else "source", []).append(part["held"])
+    counts = []
+    for name in sorted(held, reverse=True):
+        undecided = held[name].count(None)
+        counts.append(
+            f"{name} {held[name].count(True)} of {len(held[name])}"
+            + (f" ({undecided} undecided)" if undecided else "")
+        )
+    return ", ".join(counts)
 
 
 def recorded_summary(path: Path) -> CommittedClaim | None:
@@ -87,8 +110,9 @@ def recorded_summary(path: Path) -> CommittedClaim | None:
         return None
     try:
         record = json.loads(read_text(file, LARGE))
-        outcome = {True: "held", False: "not held", None: "undecided"}[record["claim"]["held"]]
-        return CommittedClaim(outcome, span(Stamp(**stamp) for stamp in record["stamps"]))
+        return CommittedClaim(
+            tally(record["claim"], path), span(Stamp(**stamp) for stamp in record["stamps"])
+        )
     except (ValueError, KeyError, TypeError) as mistake:
         raise BadInput(f"{file} is not a recorded claim; write it again with --recorded --keep.") from mistake
 
