@@ -7,7 +7,6 @@ import re
 import shutil
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 from edgewise.errors import BadInput
 from edgewise.files import read_text, whole_file
@@ -82,7 +81,7 @@ class CommittedClaim:
     measured: str
 
 
-def tally(claim: dict[str, Any], path: Path) -> str:
+def tally(claim: Document, path: Path) -> str:
     """Count the statements that held, a source's and ours apart: "source 3 of 3, ours 1 of 2 (1 undecided)".
 
     A statement is ours if it says so, or if it is in experiments/ and cites no source.
