@@ -320,3 +320,30 @@ def test_the_stream_at_two_depths_added_up_is_no_branch() -> None:
     assert [block[1].skip for block in found.blocks] == [None, None, 1.0]
     described = edgewise.describe(model)
     assert described.depth == 3 and any("added again" in note for note in described.unmodelled)
+
+
+class LongSkips(nn.Module):
+    """The second half of the blocks reads the first half's streams beside its own, through matrices."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.down = nn.Embedding(31, 16), nn.ModuleList(Turned() for _ in range(3))
+        self.up, self.join = (
+            nn.ModuleList(Turned() for _ in range(3)),
+            nn.ModuleList(nn.Linear(32, 16) for _ in range(3)),
+        )
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        x, kept = self.table(ids), []
+        for block in self.down:
+            kept.append(x := block(x))
+        for block, join in zip(self.up, self.join, strict=True):
+            x = block(join(torch.cat([x, kept.pop()], -1)))
+        return x
+
+
+def test_blocks_that_no_stack_covers_are_named() -> None:
+    torch.manual_seed(0)
+    model = LongSkips()
+    for found in (edgewise.structure(model).left_out, edgewise.describe(model).unmodelled):
+        assert any(line.startswith("up: its 3 blocks") for line in found)

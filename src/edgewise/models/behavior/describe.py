@@ -221,7 +221,7 @@ class _Description:
         ]  # one may run twice
         if others:
             self.unmodelled.append(f"only the stack {self.stack.name} is described, not {', '.join(others)}")
-        self.unmodelled += self.stack.notes
+        self.unmodelled += (*self.stack.notes, *self.reading.not_read)
 
     def _ruled_by_epsilon(self) -> bool:
         """Whether the first branch with a norm at its end comes out smaller than it does from a large stream."""

@@ -131,7 +131,7 @@ def structure_of(
         absolute=stack.absolute,
         shared=stack.shared,
         outside=tuple(outside),
-        left_out=tuple(left_out),
+        left_out=tuple(dict.fromkeys((*left_out, *reading.not_read))),
         absent=(*((("depth", partial),) if partial else ()), *((("width", AXES),) if not certain else ())),
     )
 
