@@ -11,7 +11,7 @@ import torch
 
 from edgewise import BadInput
 from edgewise import softmax_jacobian as jacobian
-from edgewise.softmax_jacobian.eigenvalues import Gap, _bisected, root
+from edgewise.softmax_jacobian.jacobian import Gap, _bisected, root
 
 
 def rows(count: int, keys: int, scale: float, seed: int = 0) -> torch.Tensor:

@@ -16,7 +16,7 @@ IDEAS = {
     "Hessian": "landscape/hessian.py",
     "rebalancing": "landscape/support.py",
     "rotary": "optim/query_key.py",
-    "synthetic": "rehearsal/training_batches.py",
+    "synthetic": "rehearsal/short_training.py",
     "constant answer": "rehearsal/baseline.py",
     "Dask": "study/engine.py",
     "CIFAR-10": "study/tasks.py",

@@ -31,7 +31,7 @@ STEP = 0.35  # of the quadrature: error near 1e-8, far below the truncation
 
 def averages(name: str) -> dict[str, Array]:
     """What is kept of one activation: its two pair tables and its two splines."""
-    quadrature = Quadrature(SMOOTH[name]())
+    quadrature = Quadrature(SMOOTH[name])
     table, (square, slope_square) = quadrature.build_table(), quadrature.fit_splines()
     if square is None or slope_square is None:
         raise ValueError(f"{name}: E phi^2 or E phi'^2 vanishes, so its logarithm has no spline")

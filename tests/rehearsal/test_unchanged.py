@@ -17,8 +17,7 @@ from torch.utils.data import DataLoader
 import edgewise
 from edgewise.models.model_map import ModelMap
 from edgewise.rehearsal.ladder import most_steps
-from edgewise.rehearsal.short_training import TrainingSettings, training_step
-from edgewise.rehearsal.training_batches import BatchSplit
+from edgewise.rehearsal.short_training import BatchSplit, TrainingSettings, training_step
 from tests.support.alarms import alarms, rings
 from tests.support.rehearsal_networks import batches, small, text_loss
 from tests.support.unchanged import differences, everything, prepared

@@ -158,7 +158,7 @@ def _batches(model: nn.Module, text: str | None, steps: int, seed: int) -> tuple
     if batches is not None:
         return batches.several(seed), ()
     from edgewise.rehearsal.ladder import LONGER
-    from edgewise.rehearsal.training_batches import FRESH, NOTE, synthetic_batches
+    from edgewise.rehearsal.short_training import FRESH, NOTE, synthetic_batches
 
     return synthetic_batches(model, LONGER * steps + FRESH), (NOTE,)
 

@@ -122,17 +122,17 @@ def _chunk(
     q = np.broadcast_to(np.asarray(knobs["embedding_norm"], float), (2 * size,))
     separation = np.repeat([1 - start_overlap, NEAR], size)
     setting = Setting(architecture.tokens, architecture.width, budget=budget)
-    steps, lost = _follow(fold(knobs), SimplexState(q, q * separation), setting)
+    steps, lost = follow_grid(fold(knobs), SimplexState(q, q * separation), setting)
     shared = np.repeat([float(readout == "pooled"), 1.0], size)
     logs = [log for _, log in pull_back(steps, Gradient(np.ones(2 * size), shared))][::-1]
     rates = _rates(architecture.depth, SimplexState(q, q * separation), steps, logs, size)
     return rates.without(lost[:size] | lost[size:])
 
 
-def _follow(
+def follow_grid(
     blocks: Sequence[Block], start: SimplexState, setting: Setting
 ) -> tuple[list[SimplexStep], NDArray[np.bool_]]:
-    """Every branch's step, and which points left the range of numbers: those go on from the start, to be marked."""
+    """Return every branch's step, and which points left the range of numbers: their states are those of the start."""
     steps, state, lost = [], start, np.zeros(np.shape(start.norm), bool)
     for branch in (branch for block in blocks for branch in block):
         with np.errstate(over="ignore", invalid="ignore"):

@@ -56,6 +56,9 @@ def value_of(name: str, architecture: Architecture) -> Any:
 
 
 Lines = list[Array]
+WITHOUT_POSITIONS = (
+    "positions (causal mask, window, RoPE, ALiBi) are left out: the diagram is of the symmetric network"
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -142,7 +145,7 @@ def compute_diagram(
         x=x,
         y=y,
         **shaped,
-        phase=_phases(architecture, shaped["near_angle"]),
+        phase=signs(shaped["near_angle"], math.sqrt(2 / (architecture.depth * architecture.width))),
         boundaries={
             "angle": zero_lines(x, y, shaped["near_angle"]),
             "gradient": zero_lines(x, y, shaped["near_gradient"]),
@@ -151,7 +154,7 @@ def compute_diagram(
         architecture=architecture,
         readout=readout,
         start_overlap=start_overlap,
-        extrapolated=_extrapolated(architecture),
+        extrapolated=architecture.unmodelled + (() if architecture.symmetric else (WITHOUT_POSITIONS,)),
     )
 
 
@@ -196,11 +199,6 @@ def over_grid(
     return [values.reshape(xs.shape) for values in function(architecture, knobs)]
 
 
-def _phases(architecture: Architecture, near_angle: Array) -> NDArray[np.int8]:
-    error = math.sqrt(2 / (architecture.depth * architecture.width))
-    return signs(near_angle, error)
-
-
 def zero_lines(x: Array, y: Array, values: Array) -> Lines:
     """Polylines (m, 2) on which the values vanish."""
     from contourpy import contour_generator
@@ -216,12 +214,3 @@ def _marker(architecture: Architecture, x_name: str, y_name: str) -> tuple[float
         if any(isinstance(v, tuple) or v is None for v in values)
         else (float(values[0]), float(values[1]))
     )
-
-
-def _extrapolated(architecture: Architecture) -> tuple[str, ...]:
-    reasons = architecture.unmodelled
-    if not architecture.symmetric:
-        reasons += (
-            "positions (causal mask, window, RoPE, ALiBi) are left out: the diagram is of the symmetric network",
-        )
-    return reasons

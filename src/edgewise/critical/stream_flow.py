@@ -135,9 +135,8 @@ def orbits(
                 state.norm <= BlockMap(block, setting).tabulated_norms(state.separation, LARGEST)
             )
             lost, end = lost | sharp, np.where(sharp, np.nan, end)
-            state = SimplexState(
-                np.where(sharp, 1.0, state.norm), np.where(sharp, 0.0, state.difference)
-            )  # flat attention
+            # Flat attention.
+            state = SimplexState(np.where(sharp, 1.0, state.norm), np.where(sharp, 0.0, state.difference))
         for branch in block:
             with np.errstate(all="ignore"):
                 after = step(state, branch, setting).state

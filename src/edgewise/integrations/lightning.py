@@ -18,7 +18,7 @@ from edgewise.monitor.watch import Watch
 from edgewise.preflight.during import watch
 from edgewise.rehearsal.learning_rate import learning_rate
 from edgewise.rehearsal.rate import Rate
-from edgewise.rehearsal.training_batches import FRESH
+from edgewise.rehearsal.short_training import FRESH
 
 Base: Any = object  # where Lightning is not installed, the class is there and refuses to be made
 for _package in ("lightning.pytorch", "pytorch_lightning"):

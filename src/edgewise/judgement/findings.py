@@ -41,12 +41,7 @@ SMALL, SLOWER = (
     0.3,
     4.0,
 )  # log-share written by attention; times the steps of a usual start (research/forecast.md)
-LEVELS = {
-    Outcome.TRAINS: "note",
-    Outcome.RISKY: "risky",
-    Outcome.UNDECIDED: "risky",
-    Outcome.FAILS: "fails",
-}
+LEVELS = {Outcome.TRAINS: "note", Outcome.RISKY: "risky", Outcome.UNDECIDED: "risky", Outcome.FAILS: "fails"}
 ORDER = {"fails": 0, "risky": 1, "note": 2}
 # Times ln V: Gaussian logits with a first loss of 2 ln V have a variance of 2 ln V, from which on a softmax over V
 # classes rests on a few of them, as attention does from a condensation of 1 on. Training must first unlearn that.
@@ -78,7 +73,11 @@ def find(evidence: FindingEvidence) -> tuple[Finding, ...]:
     findings = [finding for check in checks if (finding := check(evidence)) is not None]
     worst = LEVELS[evidence.outcome]
     mild = [f if ORDER[f.severity] >= ORDER[worst] else replace(f, severity=worst) for f in findings]
-    return tuple(sorted(mild, key=lambda finding: (ORDER[finding.severity], -_risk(finding.kind, evidence))))
+
+    def risk(kind: Kind) -> float:
+        return math.inf if kind is Kind.STREAM_OUT_OF_RANGE else evidence.risks.get(_PARTS.get(kind, ""), 0.0)
+
+    return tuple(sorted(mild, key=lambda finding: (ORDER[finding.severity], -risk(finding.kind))))
 
 
 def by_severity(findings: Iterable[Finding]) -> tuple[Finding, ...]:
@@ -127,10 +126,6 @@ _PARTS = {
 }
 
 
-def _risk(kind: Kind, evidence: FindingEvidence) -> float:
-    return math.inf if kind is Kind.STREAM_OUT_OF_RANGE else evidence.risks.get(_PARTS.get(kind, ""), 0.0)
-
-
 def _range(evidence: FindingEvidence) -> Finding | None:
     reading = evidence.reading
     if not reading.out_of_range.any():
@@ -150,7 +145,7 @@ def _angle(evidence: FindingEvidence) -> Finding | None:
     reading = evidence.reading
     trace, change = reading.trace, reading.angle.change.scalar
     if change == -math.inf:
-        site = _first_full_collapse(trace)
+        site = trace.sites[int(np.argmax((trace.separation == 0).any(axis=0)))]
         return Finding(
             Kind.FULL_COLLAPSE,
             f"All tokens are identical from {site} on: the overlap reached 1 exactly, the exponent is infinite.",
@@ -193,10 +188,6 @@ def _collapse(evidence: FindingEvidence, block: int) -> Finding:
 
 def _near_one(overlap: float, trace: Trace) -> str:
     return f"{overlap:.3f}" if overlap < 0.999 else f"1 - {float(trace.separation[:, -1].mean()):.1e}"
-
-
-def _first_full_collapse(trace: Trace) -> str:
-    return trace.sites[int(np.argmax((trace.separation == 0).any(axis=0)))]
 
 
 def _gradient(evidence: FindingEvidence) -> Finding | None:

@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgewise.arrays import LARGEST, Array
+from edgewise.arrays import Array
+from edgewise.critical.exponents import follow_grid
 from edgewise.critical.phase_diagram import PhaseDiagram, compute_diagram, over_grid
 from edgewise.errors import SearchBudget
 from edgewise.judgement.outcome import BEYOND, CERTAIN, CURVES, OUTCOME_BANDS, calibration
@@ -80,22 +81,19 @@ def late_forgetting(
     knobs: dict[str, Any] = architecture.knobs() | dict(changed)
     size = len(next(iter(changed.values())))
     norm = np.broadcast_to(np.asarray(knobs["embedding_norm"], float), (size,))
-    start = state = SimplexState(norm, norm * (1 - start_overlap))
+    state = SimplexState(norm, norm * (1 - start_overlap))
     setting, half = Setting(architecture.tokens, architecture.width, budget=budget), architecture.depth // 2
-    total, middle, gone = np.zeros(size), np.zeros(size), np.zeros(size, bool)
+    blocks, total, middle = fold(knobs), np.zeros(size), np.zeros(size)
+    steps, lost = follow_grid(blocks, state, setting)
+    afters = iter(steps)
     with np.errstate(all="ignore"):
-        for number, block in enumerate(fold(knobs)):
+        for number, block in enumerate(blocks):
             middle = total if number == half else middle
             for branch in block:
-                after = step(state, branch, setting)
+                after = next(afters)
                 inside = replace(branch, norm=replace(branch.norm, outside=False))
                 whole = step(state, inside, setting) if branch.norm.outside else after
                 total = total + np.log(whole.state.norm) - np.log(np.square(branch.skip) * state.norm)
-                lost = ~((after.state.norm > 1 / LARGEST) & (after.state.norm < LARGEST))
-                gone |= lost  # such points go on from the start
-                state = SimplexState(
-                    *(np.where(lost, first, now) for first, now in zip(start, after.state, strict=True))
-                )
+                state = after.state
         late = np.abs(total - middle) * architecture.depth / (architecture.depth - half)
-        apart = state.separation
-    return np.where(np.isfinite(late), late, np.nan), gone, apart
+    return np.where(np.isfinite(late), late, np.nan), lost, state.separation

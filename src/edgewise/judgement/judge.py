@@ -126,10 +126,12 @@ class _Limits:
 
 
 def _limits(network: Architecture | Perceptron | None, budget: SearchBudget | None) -> _Limits:
-    if isinstance(network, Perceptron):
-        return _limits_of_maps(summary(network))
     if network is None:
         return _Limits()
+    if isinstance(network, Perceptron):  # of the length and correlation maps [Poole 2016, Schoenholz 2017]
+        theory = summary(network)
+        angle, relative = theory.angle_exponent, theory.relative_gradient_exponent
+        return _Limits(angle, angle, relative, phase=Phase(theory.phase), theory=theory)
     far = asymptotics(network, budget)
     return _Limits(
         far.angle,
@@ -138,17 +140,6 @@ def _limits(network: Architecture | Perceptron | None, budget: SearchBudget | No
         power_law=far.power_law,
         fixed_points=far.fixed_points,
         notes=far.notes,
-    )
-
-
-def _limits_of_maps(theory: PerceptronTheory) -> _Limits:
-    """Limits of the length and correlation maps [Poole 2016, Schoenholz 2017]."""
-    return _Limits(
-        theory.angle_exponent,
-        theory.angle_exponent,
-        theory.relative_gradient_exponent,
-        phase=Phase(theory.phase),
-        theory=theory,
     )
 
 

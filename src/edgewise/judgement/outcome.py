@@ -150,9 +150,8 @@ def _forgetting(reading: TraceReading, budget: SearchBudget | None) -> float | N
         return None
     norms, separations = trace.blocks("norm"), trace.blocks("separation")
     logs = forgotten(architecture, norms.tolist(), separations.tolist(), budget)
-    return (
-        _size(growth(logs[None]).change.scalar) if np.isfinite(logs).all() else None
-    )  # without a skip there is no F
+    # Without a skip there is no F.
+    return _size(growth(logs[None]).change.scalar) if np.isfinite(logs).all() else None
 
 
 def _size(change: float) -> float:
@@ -184,9 +183,8 @@ def training_probability(
         for constants in _each(curves)
         for shift in (-score.error, score.error)
     ]
-    low = (
-        CERTAIN if trace.log_gradient is None else min(value, *ends)
-    )  # an unknown gradient can only lower it
+    # An unknown gradient can only lower it.
+    low = CERTAIN if trace.log_gradient is None else min(value, *ends)
     return Probability(value, low, max(value, *ends), tuple(outside(trace)), forgetting=score.forgetting)
 
 
@@ -236,7 +234,8 @@ def outside(trace: Trace) -> Iterator[str]:
         for name in ("norm", "norm_kind", "activation"):
             value = getattr(network, name)
             if ALIKE.get(value, value) not in ranges[name]:
-                yield f"{name.replace('_', ' ')} {_word(value)} (those had {', '.join(ranges[name])})"
+                word = getattr(value, "__name__", value)
+                yield f"{name.replace('_', ' ')} {word} (those had {', '.join(ranges[name])})"
 
 
 def _sizes(trace: Trace, ranges: Mapping[str, Any]) -> Iterator[str]:
@@ -247,10 +246,6 @@ def _sizes(trace: Trace, ranges: Mapping[str, Any]) -> Iterator[str]:
         low, high = ranges[name]
         if not low <= value <= high:
             yield f"{value} {units[name]} (those had {low} to {high})"
-
-
-def _word(value: object) -> str:
-    return str(getattr(value, "__name__", value))
 
 
 def band(value: float) -> Outcome:

@@ -35,9 +35,8 @@ class TraceReading:
     out_of_range: NDArray[
         np.bool_
     ]  # (N,) sites at which the stream has left the range of numbers, or vanished
-    collapsed: int | None = (
-        None  # block from which all tokens are one, up to the output; None where they are not
-    )
+    # Block from which all tokens are one, up to the output; None where they are not.
+    collapsed: int | None = None
 
     @property
     def decisive_gradient(self) -> Growth | None:

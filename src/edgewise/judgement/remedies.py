@@ -23,9 +23,8 @@ from edgewise.stability.lyapunov import SEVERITY_LIMITS
 from edgewise.theory.perceptron.maps import summary
 from edgewise.theory.predict import first_state, predict_perceptron, predict_transformer
 
-SHARP = (
-    200.0  # logit variance beyond the moment table: a search would take hours, and score_gain is the defect
-)
+# Logit variance beyond the moment table: a search would take hours, and score_gain is the defect.
+SHARP = 200.0
 EFFORT = 8.0  # estimated seconds for the predictions of one search
 TARGET = 0.75 * SEVERITY_LIMITS.risky  # a remedy must leave the change clearly below «risky»
 HALVINGS = 2  # of a multiplier that the grid finds good and the full theory does not

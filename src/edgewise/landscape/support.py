@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from edgewise.errors import BadInput
 from edgewise.models.model_map import ModelMap
-from edgewise.models.names.record import KEY_NORM, QUERY_NORM, AttentionSite, Projection
+from edgewise.models.names.record import KEY_NORM, QUERY_NORM, AttentionSite, BlockSite, Projection
 
 ROLES = {"queries": "query", "keys": "key", "values": "value", "outputs": "output"}
 
@@ -69,9 +69,9 @@ def _of_pattern(where: ModelMap, along: Along) -> dict[str, Tensor]:
         raise BadInput(
             f"heads cannot be combined with the pattern {along.what!r}; only {', '.join(ROLES)} have heads."
         )
-    inside = (
-        None if along.layers is None else tuple(f"{name}." for name in _blocks_named(where, along.layers))
-    )
+    inside = None
+    if along.layers is not None:
+        inside = tuple(f"{block.name}." for block in _blocks(where, along.layers))
     matched = {
         name: p
         for name, p in where.model.named_parameters()
@@ -88,10 +88,12 @@ def _of_pattern(where: ModelMap, along: Along) -> dict[str, Tensor]:
     return {name: torch.ones((1,) * p.ndim, dtype=torch.bool, device=p.device) for name, p in moving.items()}
 
 
-def _blocks_named(where: ModelMap, layers: Sequence[int]) -> list[str]:
+def _blocks(where: ModelMap, layers: Sequence[int] | None) -> list[BlockSite]:
     blocks = [block for stack in where.sites().stacks for block in stack.blocks]
+    if layers is None:
+        return blocks
     _refuse_beyond("layers", layers, len(blocks))
-    return [blocks[k].name for k in layers]
+    return [blocks[k] for k in layers]
 
 
 def _of_role(where: ModelMap, along: Along) -> dict[str, Tensor]:
@@ -110,11 +112,7 @@ def _of_role(where: ModelMap, along: Along) -> dict[str, Tensor]:
 
 def attentions(model: nn.Module | ModelMap, layers: Sequence[int] | None = None) -> list[AttentionSite]:
     """Return every attention of the chosen blocks, cross-attention after its block's own."""
-    blocks = [block for stack in ModelMap.of(model).sites().stacks for block in stack.blocks]
-    if layers is not None:
-        _refuse_beyond("layers", layers, len(blocks))
-        blocks = [blocks[k] for k in layers]
-    own = [(block.attention, block.cross_attention) for block in blocks]
+    own = [(block.attention, block.cross_attention) for block in _blocks(ModelMap.of(model), layers)]
     return [site for pair in own for site in pair if site is not None]
 
 

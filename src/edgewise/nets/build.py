@@ -191,7 +191,10 @@ class BranchNet(nn.Module):
         self.skip, self.multipliers = branch.skip, [layer.branch for layer in branch.layers]
         self.names = [layer.name for layer in branch.layers]
         for layer in branch.layers:
-            self.add_module(layer.name, _layer(layer, width, tokens))
+            attends = isinstance(layer, Attention)
+            self.add_module(
+                layer.name, SoftmaxAttention(layer, width, tokens) if attends else MLPNet(layer, width)
+            )
         kind, where, slope = branch.norm.kind, branch.norm, branch.norm.slope
         self.norm_before = norm(kind, width, slope) if where.before else None
         self.norm_after = nn.ModuleList(norm(kind, width, slope) for _ in self.names if where.after)
@@ -205,10 +208,6 @@ class BranchNet(nn.Module):
             out = self.norm_after[i](out) if len(self.norm_after) else out
             total = torch.add(total, out, alpha=multiplier)
         return total if self.norm_outside is None else self.norm_outside(total)
-
-
-def _layer(layer: Attention | blocks.MLP, width: int, tokens: int) -> nn.Module:
-    return SoftmaxAttention(layer, width, tokens) if isinstance(layer, Attention) else MLPNet(layer, width)
 
 
 def _blocks(architecture: Architecture) -> nn.ModuleList:

@@ -14,6 +14,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, fields
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -67,7 +68,7 @@ def row_statistics(logits: Tensor) -> RowStatistics:
     several = alive & (jacobian.count(rows) > 1)
     return RowStatistics(
         _mean(entropy, alive),
-        _median(spectrum.condition, several),
+        _numpy(torch.where(several, spectrum.condition, math.nan).nanmedian(-1).values),
         _mean(entropy.exp(), alive),
         _mean(spectrum.largest.exp(), several),
         _mean(jacobian.saturated(rows).double(), several),
@@ -78,10 +79,6 @@ def row_statistics(logits: Tensor) -> RowStatistics:
 def _mean(values: Tensor, mask: Tensor) -> Array:
     total = torch.where(mask, values, 0.0).sum(-1) / mask.sum(-1)
     return _numpy(total)
-
-
-def _median(values: Tensor, mask: Tensor) -> Array:
-    return _numpy(torch.where(mask, values, math.nan).nanmedian(-1).values)
 
 
 def _numpy(values: Tensor) -> Array:
@@ -135,28 +132,19 @@ class AttentionWatch(TorchFunctionMode):
                 by_module.setdefault(attention.module, []).append(attention.block)
         for name, indices in by_module.items():
             module = model.get_submodule(name)
-            stack.callback(module.register_forward_pre_hook(self._enter(indices)).remove)
+            stack.callback(module.register_forward_pre_hook(partial(self._enter, iter(indices))).remove)
             stack.callback(module.register_forward_hook(self._leave, always_call=True).remove)
 
     def operations(self) -> dict[Operation, Callable[..., None]]:
         """For a traced pass: which block's attention the next call is."""
+        return {op: partial(self._begin, a.block) for a in self.blocks.values() for op in a.softmaxes}
 
-        def begin(block: int) -> Callable[..., None]:
-            def look(*_: object) -> None:
-                self.current, self._once = block, True
+    def _begin(self, block: int, *_: object) -> None:
+        self.current, self._once = block, True
 
-            return look
-
-        return {op: begin(a.block) for a in self.blocks.values() for op in a.softmaxes}
-
-    def _enter(self, indices: Sequence[int]) -> Callable[..., None]:
+    def _enter(self, turns: Iterator[int], *_: object) -> None:
         """Blocks that share a module take their turns in order."""
-        turns = iter(indices)
-
-        def hook(*_: object) -> None:
-            self.current = next(turns, None)
-
-        return hook
+        self.current = next(turns, None)
 
     def _leave(self, *_: object) -> None:
         self.current = None
@@ -165,9 +153,8 @@ class AttentionWatch(TorchFunctionMode):
         named = kwargs or {}
         if self.current is None or self.paused:
             return func(*args, **named)
-        if (
-            func is F.multi_head_attention_forward
-        ):  # inside it the mode is off: torch would call this without end
+        # Inside it the mode is off: torch would call this without end.
+        if func is F.multi_head_attention_forward:
             once, self._once = self._once, False
             with _functions_of_torch(self):
                 result = func(*args, **named)

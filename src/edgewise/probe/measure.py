@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 from torch import nn
@@ -163,7 +162,7 @@ def _find_and_observe(
     return place, _observe(network, place, batch, request, tokens)
 
 
-def _find_in_twin(config: Any, where: ModelMap, tokens: int | None) -> _Place | None:
+def _find_in_twin(config: object, where: ModelMap, tokens: int | None) -> _Place | None:
     """The stack of a model whose config is of a listed family; None where it has to be read itself."""
     found = None if config is None else read_twin(config, where, tokens)
     if found is None:
@@ -239,7 +238,7 @@ def _description(model: nn.Module, place: _Place, tokens: int) -> Architecture |
 
 
 def read_twin(
-    config: Any, model: nn.Module | ModelMap, tokens: int | None
+    config: object, model: nn.Module | ModelMap, tokens: int | None
 ) -> tuple[Reading, Stack, Architecture] | None:
     """The reading of a small twin, its stack at full depth, and the description by the config's family.
 

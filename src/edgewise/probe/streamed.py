@@ -12,9 +12,10 @@ import ctypes
 import math
 import sys
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -32,10 +33,8 @@ from edgewise.nouns.trace import Trace
 from edgewise.probe.attention_rows import AttentionLocation, AttentionWatch
 from edgewise.probe.batches import Counted, counted
 from edgewise.probe.geometry import (
-    NamedMatrix,
     StreamSite,
     WeightLogs,
-    WeightSquares,
     add_squares,
     generator_for,
     log_norms,
@@ -137,40 +136,37 @@ class StreamedForward:
         """Order matters: parts wake before anything reads them, and blocks sleep after everything has."""
         for name in self.outside:
             part = self.model.get_submodule(name)
-            stack.callback(part.register_forward_pre_hook(self._wake(name), prepend=True).remove)
-            stack.callback(part.register_forward_hook(self._outside_done(name)).remove)
+            stack.callback(part.register_forward_pre_hook(partial(self._wake, name), prepend=True).remove)
+            stack.callback(part.register_forward_hook(partial(self._sleep, name)).remove)
             if any(p is not None for p in part._parameters.values()) and any(True for _ in part.children()):
-                self.phantom.wake(
-                    name, recurse=False
-                )  # bare parameters may be used before the module is called
+                # Bare parameters may be used before the module is called.
+                self.phantom.wake(name, recurse=False)
         for name in self.blocks:
             block = self.model.get_submodule(name)
             stack.callback(
-                block.register_forward_pre_hook(self._enter(name), prepend=True, with_kwargs=True).remove
+                block.register_forward_pre_hook(
+                    partial(self._enter, name), prepend=True, with_kwargs=True
+                ).remove
             )
         for n, site in enumerate(self.places):
             module = self.model.get_submodule(site.module)
             if site.end == "output":
-                stack.callback(module.register_forward_hook(self._output(n)).remove)
+                stack.callback(module.register_forward_hook(partial(self._keep_output, n)).remove)
             else:
-                stack.callback(module.register_forward_pre_hook(self._input(n), with_kwargs=True).remove)
+                stack.callback(
+                    module.register_forward_pre_hook(partial(self._keep_input, n), with_kwargs=True).remove
+                )
         if self.watch is not None:
             self.watch.attach(self.model, stack)
         for index, name in enumerate(self.blocks):
             block = self.model.get_submodule(name)
-            stack.callback(block.register_forward_hook(self._leave(index, name)).remove)
+            stack.callback(block.register_forward_hook(partial(self._leave, index)).remove)
 
-    def _output(self, n: int) -> Callable[..., None]:
-        def hook(module: nn.Module, inputs: object, output: object) -> None:  # noqa: ARG001
-            self._keep(n, stream_of(output))
+    def _keep_output(self, n: int, _: nn.Module, __: object, output: object) -> None:
+        self._keep(n, stream_of(output))
 
-        return hook
-
-    def _input(self, n: int) -> Callable[..., None]:
-        def hook(module: nn.Module, inputs: tuple[object, ...], named: dict[str, object]) -> None:  # noqa: ARG001
-            self._keep(n, BlockCall(self.places[n].module, inputs, named).stream)
-
-        return hook
+    def _keep_input(self, n: int, _: nn.Module, inputs: tuple[object, ...], named: dict[str, object]) -> None:
+        self._keep(n, BlockCall(self.places[n].module, inputs, named).stream)
 
     def _keep(self, n: int, stream: Tensor) -> None:
         if n in self.passing:
@@ -189,48 +185,33 @@ class StreamedForward:
             if self.watch is not None:
                 self.watch.sample(first.shape[0], first.shape[1], self.counted.mask)
 
-    def _wake(self, name: str) -> Callable[..., None]:
-        def hook(*_: object) -> None:
-            self.phantom.wake(name, recurse=False)
+    def _wake(self, name: str, *_: object) -> None:
+        self.phantom.wake(name, recurse=False)
 
-        return hook
+    def _sleep(self, name: str, *_: object) -> None:
+        """Unless it follows the last block: that has a graph and stays."""
+        if self.last is None and not self.phantom.tied(name):
+            self.phantom.sleep(name, recurse=False)
 
-    def _outside_done(self, name: str) -> Callable[..., None]:
-        def hook(*_: object) -> None:
-            if self.last is None and not self.phantom.tied(
-                name
-            ):  # what follows the last block has a graph and stays
-                self.phantom.sleep(name, recurse=False)
+    def _enter(self, name: str, _: nn.Module, inputs: tuple[object, ...], named: dict[str, object]) -> None:
+        if not self.rerunning:
+            self.phantom.wake(name, recurse=True)
+            self.calls.append(BlockCall(name, inputs, named))
 
-        return hook
-
-    def _enter(self, name: str) -> Callable[..., None]:
-        def hook(module: nn.Module, inputs: tuple[object, ...], named: dict[str, object]) -> None:  # noqa: ARG001
-            if not self.rerunning:
-                self.phantom.wake(name, recurse=True)
-                self.calls.append(BlockCall(name, inputs, named))
-
-        return hook
-
-    def _leave(self, index: int, name: str) -> Callable[..., object]:
-        def hook(module: nn.Module, inputs: object, output: object) -> object:  # noqa: ARG001
-            if self.rerunning:
-                return None
-            if self.request.pair:
-                # The nearby input goes through the block while it is awake; its streams are stored apart.
-                call_ = self.calls[index]
-                near = nearby_input(call_.stream, self.request.seeds[0]) if self.near is None else self.near
-                own, self.passing = self.passing, {}
-                self.near = self.again(call_, near)
-                self.near_by_site |= self.passing
-                self.passing = own
-            self.phantom.sleep(name, recurse=True)
-            return self._open_graph(output) if index + 1 == len(self.blocks) else None
-
-        return hook
-
-    def _open_graph(self, output: object) -> object:
-        """From the last block on, a graph: the model's own loss is differentiated down to here."""
+    def _leave(self, index: int, _: nn.Module, __: object, output: Any) -> object:
+        if self.rerunning:
+            return None
+        if self.request.pair:  # goes through the block while it is awake; its streams are stored apart
+            block_call = self.calls[index]
+            near = nearby_input(block_call.stream, self.request.seeds[0]) if self.near is None else self.near
+            own, self.passing = self.passing, {}
+            self.near = self.again(block_call, near)
+            self.near_by_site |= self.passing
+            self.passing = own
+        self.phantom.sleep(self.blocks[index], recurse=True)
+        if index + 1 < len(self.blocks):
+            return None
+        # From the last block on, a graph: the model's own loss is differentiated down to here.
         self.last = stream_of(output).detach().requires_grad_()
         torch.set_grad_enabled(True)
         return self.last if isinstance(output, Tensor) else (self.last, *output[1:])
@@ -310,7 +291,16 @@ class StreamedBackward:
         listed = [matrix for matrix in matrices(self.forward.sites.blocks) if matrix.block == i]
         weighing = [(name, self.model.get_parameter(name)) for name in parameters_of(listed)]
         weighing = weighing if readout == self.weighed else []
-        squares = _count_squares(listed, weighing)
+        squares = no_squares(listed)
+
+        def count(name: str, parameter: Tensor) -> None:
+            """Each gradient is dropped as soon as it is counted, while the backward pass runs."""
+            assert parameter.grad is not None
+            add_squares(squares, listed, name, parameter.grad)
+            parameter.grad = None
+
+        for name, parameter in weighing:
+            parameter.requires_grad_().register_post_accumulate_grad_hook(partial(count, name))
         inputs = [*streams.values(), *(parameter for _, parameter in weighing)]
         torch.autograd.backward(output, gradient, retain_graph=retain, inputs=inputs)
         scale = self.taken_out[readout]
@@ -328,23 +318,6 @@ class StreamedBackward:
         _, exponent = math.frexp(float(gradient.abs().max()))
         self.taken_out[readout] += 2 * exponent * math.log(2)
         return gradient * 2.0**-exponent
-
-
-def _count_squares(listed: Sequence[NamedMatrix], parameters: Sequence[tuple[str, Tensor]]) -> WeightSquares:
-    """Squared gradients by matrix, filled while the backward pass runs: each is dropped as soon as it is counted."""
-    squares = no_squares(listed)
-
-    def hook_of(name: str) -> Callable[[Tensor], None]:
-        def hook(parameter: Tensor) -> None:
-            assert parameter.grad is not None
-            add_squares(squares, listed, name, parameter.grad)
-            parameter.grad = None
-
-        return hook
-
-    for name, parameter in parameters:
-        parameter.requires_grad_().register_post_accumulate_grad_hook(hook_of(name))
-    return squares
 
 
 def measure_stream(target: Measurable, batch: object, request: Request, tokens: int | None) -> Trace:

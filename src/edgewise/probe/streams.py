@@ -175,9 +175,8 @@ class Catch:
         order = self._order(stream)
         moved = stream.permute(order)
         axes = self._axes(stream)
-        sequences = (
-            moved.shape[0] if "token" in axes else self.sequences
-        )  # (sequences tokens, width) are one axis
+        # (sequences tokens, width) are one axis.
+        sequences = moved.shape[0] if "token" in axes else self.sequences
         features = axes.count("feature")  # several are streams side by side
         return moved.reshape(sequences, -1, math.prod(moved.shape[-features:]))
 

@@ -48,7 +48,10 @@ def subject(source: object) -> Measurable:
     content = read_source(source)
     if content.config is not None:
         config = as_config(content.config)
-        _refuse_depth(content.config)
+        values = content.config if isinstance(content.config, Mapping) else vars(content.config)
+        for key in DEPTH_KEYS:  # before they are built
+            if isinstance(values.get(key), int) and values[key] > DEEPEST:
+                raise BadInput(f"{key} must be at most {DEEPEST:,}, got {values[key]:,}.")
         if content.folder is not None and any(
             path.is_file() for path in content.folder.glob("*.safetensors")
         ):
@@ -72,14 +75,6 @@ def subject(source: object) -> Measurable:
         return Measurable(content.name, factory=lambda: _call(factory))
     assert content.model is not None
     return Measurable(type(unwrap(content.model)).__name__, module=unwrap(content.model))
-
-
-def _refuse_depth(config: Any) -> None:
-    """A number of layers that nobody waits for, before they are built."""
-    values = config if isinstance(config, Mapping) else vars(config)
-    for key in DEPTH_KEYS:
-        if isinstance(values.get(key), int) and values[key] > DEEPEST:
-            raise BadInput(f"{key} must be at most {DEEPEST:,}, got {values[key]:,}.")
 
 
 def _of_knobs(description: Architecture | Perceptron) -> Measurable:
@@ -132,7 +127,7 @@ def transformers() -> Any:
     return library
 
 
-def build(config: Any) -> nn.Module:
+def build(config: object) -> nn.Module:
     """The module of a config with its own initialization, in float32 unless the config says otherwise."""
     if isinstance(config, Mapping):
         layer = nn.TransformerEncoderLayer(
@@ -148,7 +143,7 @@ def build(config: Any) -> nn.Module:
     return model
 
 
-def model_class(config: Any) -> Any:
+def model_class(config: object) -> Any:
     """The class a config names, or the first automatic class that knows its type."""
     library = transformers()
     for kind in named_classes(config):
@@ -163,7 +158,7 @@ def model_class(config: Any) -> Any:
     )
 
 
-def _load(folder: Path, config: Any) -> nn.Module:
+def _load(folder: Path, config: object) -> nn.Module:
     """All weights from the files: transformers would draw what is missing, and the numbers would be nobody's."""
     from safetensors import SafetensorError
 

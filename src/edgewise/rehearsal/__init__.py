@@ -7,7 +7,7 @@ from edgewise.rehearsal.learning_rate import learning_rate
 from edgewise.rehearsal.optimizers import muon_and_adamw
 from edgewise.rehearsal.prospect import Outlook, Prospect, outlook
 from edgewise.rehearsal.rate import Moment, Rate, Rehearsal
-from edgewise.rehearsal.training_batches import synthetic_batches
+from edgewise.rehearsal.short_training import synthetic_batches
 
 __all__ = [
     "Moment",

@@ -27,9 +27,8 @@ BINARY = (F.binary_cross_entropy_with_logits, F.binary_cross_entropy)
 NUMBERS = (F.mse_loss, F.l1_loss, F.smooth_l1_loss, F.huber_loss)
 LOSSES = (*CLASSES, *BINARY, *NUMBERS)
 ITERATIONS = 50
-NEAR = (
-    0.1  # of the way from equal odds to the frequencies: what is left of it where a network counts as there
-)
+# Of the way from equal odds to the frequencies: what is left of it where a network counts as there.
+NEAR = 0.1
 UNKNOWN = "it could not be compared with guessing: {}"
 
 

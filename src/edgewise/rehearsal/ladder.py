@@ -16,9 +16,8 @@ WIDTH, WIDTH_SGD = (
     0.7,
     1.5,
 )  # in log rate, how far the best rate is from where the stream or the curvature puts it
-SPEEDING = (
-    0.6  # of the fall in the first half: where the second falls by more, these steps are not yet the training
-)
+# Of the fall in the first half: where the second falls by more, these steps are not yet the training.
+SPEEDING = 0.6
 # Chosen on the networks of experiments/learning_rate/horizon.py, before those of second_population.py were trained.
 LONGER, LONG_RATES = 3, 4  # times the steps, and rates at most, where the usual ones turn out to be too few
 LOOKED_AT = 2  # rehearsals that can say so: the first that does not raise the loss

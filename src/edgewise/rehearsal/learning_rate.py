@@ -47,23 +47,22 @@ from edgewise.rehearsal.short_training import (
     NO_GRADIENT,
     ModelCopies,
     TrainingSettings,
+    first_batches,
     rehearse,
     relative,
+    split_batches,
     training_step,
 )
-from edgewise.rehearsal.training_batches import first_batches, split_batches
 from edgewise.rehearsal.validation import Validation
 
 # Chosen on ten networks (`DEVELOPMENT` in experiments/learning_rate/population.py), before the blind ones were trained.
-STREAM = (
-    0.11  # times the square root of the rate that moves the stream by its own size: where the ladder starts
-)
+# Times the square root of the rate that moves the stream by its own size: where the ladder starts.
+STREAM = 0.11
 CURVATURE = 0.15  # of the rate at which curvature makes SGD unstable: where its ladder starts
 SHADE = 0.8  # of the best rate of a rehearsal: a whole training wants less than its first steps
 # Chosen on the networks of experiments/learning_rate/horizon.py, before those of second_population.py were trained.
-NEAR_THE_END = (
-    0.75  # power of (loss / first loss) that shades a longer rehearsal: what is nearly learned wants less
-)
+# Power of (loss / first loss) that shades a longer rehearsal: what is nearly learned wants less.
+NEAR_THE_END = 0.75
 LEAST = 0.1  # of the best rate of a rehearsal, in any case
 SAFE = 0.7  # of the edge: never advised above this
 RANGE = 2.0  # the advice is a factor

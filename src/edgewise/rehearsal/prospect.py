@@ -117,8 +117,10 @@ def outlook(rate: Rate, verdict: Verdict | None = None) -> Outlook:
     rate     from `edgewise.learning_rate`
     verdict  from `edgewise.judge`; what it says about the start becomes the reason and the cure
     """
-    cure, odds = _cure(verdict), chances(rate, verdict)
-    failing = verdict is not None and verdict.outcome is Outcome.FAILS
+    odds = chances(rate, verdict)
+    cured = verdict is None or not verdict.findings or verdict.outcome is Outcome.TRAINS
+    cure = "" if verdict is None or cured else verdict.findings[0].remedy
+    failing = verdict is not None and verdict.outcome is Outcome.FAILS  # at its start
     if rate.learned is False and _fall(rate) > -_noise(rate) and not (failing or _alike(rate)):
         why = rate.reason or f"at every rate the loss is still above that of guessing ({rate.guess:.3g})"
         sentence = f"Not decided: {why}. {MORE_STEPS if rate.best is None else ''}".rstrip()
@@ -151,9 +153,11 @@ def outlook(rate: Rate, verdict: Verdict | None = None) -> Outlook:
     if steps[0] is None or steps[0] > SLOW:
         sentence = f"Trains slowly at {format_rate(rate.best)}: {_when(steps, horizon)}."
         return Outlook(Prospect.SLOW, rate.best, sentence, *stated, cure=cure, probability=odds)
-    doubt = ""
-    if verdict is not None and verdict.outcome is Outcome.FAILS:
-        doubt = " The verdict on the start says otherwise; these steps were trained, so they count."
+    doubt = (
+        " The verdict on the start says otherwise; these steps were trained, so they count."
+        if failing
+        else ""
+    )
     sentence = f"Trains at {format_rate(rate.best)}: {_when(steps, horizon)}. {_odds(odds)}".rstrip() + doubt
     return Outlook(Prospect.TRAINS, rate.best, sentence, *stated, probability=odds)
 
@@ -238,9 +242,3 @@ def _agreed_dead(rate: Rate, verdict: Verdict | None) -> bool:
     """The start is judged not to train, and no rate has moved the loss."""
     failing = verdict is not None and verdict.outcome is Outcome.FAILS
     return failing and _fall(rate) < _noise(rate)
-
-
-def _cure(verdict: Verdict | None) -> str:
-    if verdict is None or not verdict.findings or verdict.outcome is Outcome.TRAINS:
-        return ""
-    return verdict.findings[0].remedy

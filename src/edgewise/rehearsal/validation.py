@@ -54,9 +54,8 @@ class Validation:
         self.map = model_map  # of the model that is copied
         self.whole = whole  # the mean over processes
         self.stack: Stack | None = None
-        self.entry: str | None = (
-            ""  # the module that the loss calls: the model, or a part of it; None if none is
-        )
+        # The module that the loss calls: the model, or a part of it; None if none is.
+        self.entry: str | None = ""
         self.block: str | None = None  # the module whose output is the last stream
         self.note = ""
         self._ready = False

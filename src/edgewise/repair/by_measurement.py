@@ -9,7 +9,7 @@ merges inputs, drawn in mirrored pairs, which makes ReLU and its kin linear at t
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 
@@ -28,14 +28,13 @@ from edgewise.repair.layers import (
     zero_biases,
 )
 from edgewise.repair.meter import BEYOND, Meter
-from edgewise.repair.new_values import SCHEMES, MatrixSize, Scheme, new_values
+from edgewise.repair.new_values import SCHEMES, MatrixSize, new_values
 from edgewise.repair.plan import TOLERANCE, Change, Plan, TotalChanges, diagnose
 
 CLOSE = 0.05  # a total this near to its target is there
 STEP = math.log(4.0)  # the most that log gain moves at once
-REACH = math.log(
-    16.0
-)  # and the farthest it goes without a skip: beyond, the epsilon of a norm would be exploited
+# And the farthest it goes without a skip: beyond, the epsilon of a norm would be exploited.
+REACH = math.log(16.0)
 
 
 @dataclass
@@ -152,58 +151,6 @@ class Lever:
         return tuple(replace(change, new_std=change.new_std * self.gain) for change in self.changes)
 
 
-def levers_of(
-    model: nn.Module, layers: LayerStack, anatomy: Anatomy, exclusions: Exclusions, draw: str | None
-) -> list[Lever]:
-    """In the order in which they are tried, without those that have no parameters left."""
-    levers = (_with_skip if anatomy.skip else _without_skip)(model, layers, anatomy, exclusions, draw)
-    return [lever for lever in levers if lever.changes]
-
-
-def _with_skip(
-    model: nn.Module, layers: LayerStack, anatomy: Anatomy, exclusions: Exclusions, draw: str | None
-) -> list[Lever]:
-    kind = draw or "normal"
-    reason = "writes a branch into the stream: scaled so that the whole depth stays within the limit"
-    ends = {path: anatomy.offsets[path] for path in anatomy.writers if path in anatomy.offsets}
-    paths = [path for path in anatomy.writers if path not in ends]
-    matrices = matrix_changes(model, layers, paths, exclusions, kind, reason)
-    writers = Lever("writers", (*matrices, *norm_changes(model, layers, ends, exclusions, reason)))
-    if anatomy.undone:
-        return [writers]
-    reason = "second gain: how strongly the branch's inside is driven"
-    inner = Lever("inner matrices", matrix_changes(model, layers, anatomy.inner, exclusions, kind, reason))
-    return [writers, _norm_gains(model, layers, anatomy, exclusions), inner]
-
-
-def _without_skip(
-    model: nn.Module, layers: LayerStack, anatomy: Anatomy, exclusions: Exclusions, draw: str | None
-) -> list[Lever]:
-    matrices = Lever("matrices", common_gain(model, layers, anatomy, exclusions, draw))
-    levers = [matrices, _norm_gains(model, layers, anatomy, exclusions)]
-    if anatomy.has_norms:
-        levers.reverse()  # a norm undoes the gain of the matrix before it
-    if draw is not None:
-        return levers  # mirrored pairs would be another draw than the one asked for
-    reason = "no skip, and an activation that merges inputs: mirrored pairs of units are linear at the start"
-    pairs = matrix_changes(model, layers, anatomy.matrices, exclusions, "mirrored", reason, unit=True)
-    return [*levers, Lever("mirrored matrices", pairs)]
-
-
-def common_gain(
-    model: nn.Module, layers: LayerStack, anatomy: Anatomy, exclusions: Exclusions, draw: str | None
-) -> tuple[Change, ...]:
-    """All matrices at gain one; before norms in mirrored pairs, whose mean is zero, so that a norm takes none away."""
-    kind = draw or ("mirrored" if anatomy.has_norms else "orthogonal")
-    reason = "no skip: one common gain where the gradient keeps its size, singular values all equal"
-    return matrix_changes(model, layers, anatomy.matrices, exclusions, kind, reason, unit=True)
-
-
-def _norm_gains(model: nn.Module, layers: LayerStack, anatomy: Anatomy, exclusions: Exclusions) -> Lever:
-    reason = "sets the size of what follows the norm, which the matrices cannot"
-    return Lever("norm gains", norm_changes(model, layers, anatomy.offsets, exclusions, reason))
-
-
 def merge(first: Sequence[Change], second: Sequence[Change]) -> tuple[Change, ...]:
     """One change per parameter, or per layer of one that holds all: the second replaces the first."""
     places = {(c.projection.parameter, c.projection.index): c for c in (*first, *second)}
@@ -214,9 +161,8 @@ MOST = 30  # forward-backward passes a plan may take
 AGAIN = 2  # more draws at the chosen gains, so that the expected totals are means of three networks
 FAR = 5.0  # a total that no scatter explains
 FAIR = 9  # passes that a lever gets before the next one is tried
-DIES = (
-    -7.0
-)  # log of the last mean square over the first: below, the epsilon of a norm decides what is measured
+# Log of the last mean square over the first: below, the epsilon of a norm decides what is measured.
+DIES = -7.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -225,15 +171,76 @@ class _Subject:
 
     model: nn.Module
     layers: LayerStack
+    exclusions: Exclusions
     anatomy: Anatomy
     meter: Meter
     before: TotalChanges
 
     @classmethod
-    def of(cls, model: nn.Module, batch: object, layers: LayerStack, spent: int) -> _Subject:
+    def of(
+        cls, model: nn.Module, batch: object, layers: LayerStack, exclusions: Exclusions, spent: int
+    ) -> _Subject:
         anatomy = anatomy_of(model, batch, layers)
         meter = Meter(model, batch, layers, not anatomy.has_norms, spent)
-        return cls(model, layers, anatomy, meter, meter.read())
+        return cls(model, layers, exclusions, anatomy, meter, meter.read())
+
+    def matrices(
+        self, paths: Sequence[str], draw: str, reason: str, unit: bool = False
+    ) -> tuple[Change, ...]:
+        return matrix_changes(self.model, self.layers, paths, self.exclusions, draw, reason, unit)
+
+    def norms(self, offsets: Mapping[str, float], reason: str) -> tuple[Change, ...]:
+        return norm_changes(self.model, self.layers, offsets, self.exclusions, reason)
+
+    def biases(self) -> tuple[Change, ...]:
+        return zero_biases(self.model, self.layers, self.anatomy.biases, self.exclusions)
+
+    def levers(self, draw: str | None) -> list[Lever]:
+        """In the order in which they are tried, without those that have no parameters left."""
+        reason = "sets the size of what follows the norm, which the matrices cannot"
+        norm_gains = Lever("norm gains", self.norms(self.anatomy.offsets, reason))
+        levers = self._with_skip(norm_gains, draw) if self.anatomy.skip else self._without(norm_gains, draw)
+        return [lever for lever in levers if lever.changes]
+
+    def _with_skip(self, norm_gains: Lever, draw: str | None) -> list[Lever]:
+        anatomy, kind = self.anatomy, draw or "normal"
+        reason = "writes a branch into the stream: scaled so that the whole depth stays within the limit"
+        ends = {path: anatomy.offsets[path] for path in anatomy.writers if path in anatomy.offsets}
+        matrices = self.matrices([path for path in anatomy.writers if path not in ends], kind, reason)
+        writers = Lever("writers", (*matrices, *self.norms(ends, reason)))
+        if anatomy.undone:
+            return [writers]
+        reason = "second gain: how strongly the branch's inside is driven"
+        return [writers, norm_gains, Lever("inner matrices", self.matrices(anatomy.inner, kind, reason))]
+
+    def _without(self, norm_gains: Lever, draw: str | None) -> list[Lever]:
+        levers = [Lever("matrices", self.common_gain(draw)), norm_gains]
+        if self.anatomy.has_norms:
+            levers.reverse()  # a norm undoes the gain of the matrix before it
+        if draw is not None:
+            return levers  # mirrored pairs would be another draw than the one asked for
+        reason = (
+            "no skip, and an activation that merges inputs: mirrored pairs of units are linear at the start"
+        )
+        pairs = self.matrices(self.anatomy.matrices, "mirrored", reason, unit=True)
+        return [*levers, Lever("mirrored matrices", pairs)]
+
+    def common_gain(self, draw: str | None) -> tuple[Change, ...]:
+        """All matrices at gain one; before norms in mirrored pairs, whose mean is zero: a norm takes none away."""
+        kind = draw or ("mirrored" if self.anatomy.has_norms else "orthogonal")
+        reason = "no skip: one common gain where the gradient keeps its size, singular values all equal"
+        return self.matrices(self.anatomy.matrices, kind, reason, unit=True)
+
+    def redraws(self, copies: Sequence[str], draw: str | None) -> tuple[Change, ...]:
+        """List what is drawn again whatever the gains: layers without a skip, and layers that are copies of others.
+
+        A product of random matrices keeps the mean square and loses its small singular values, of orthogonal ones
+        neither.
+        """
+        if not self.anatomy.skip:
+            return self.common_gain(draw)
+        reason = "its own values: the layers were copies of one another"
+        return self.matrices(self.anatomy.matrices, "normal", reason) if copies else ()
 
     def plan(
         self,
@@ -273,7 +280,7 @@ def plan_by_measurement(
     spent: int = 0,
 ) -> Plan:
     """Measure, search, and say what to expect: at most 30 passes (with those already spent), which the plan counts."""
-    subject = _Subject.of(model, batch, layers, spent)
+    subject = _Subject.of(model, batch, layers, exclusions, spent)
     anatomy = subject.anatomy
     copies = copies_of_first(model, layers, anatomy.matrices)
     notes = [f"{anatomy.runs} runs of one layer told its branches apart."] if anatomy.runs else []
@@ -281,12 +288,8 @@ def plan_by_measurement(
         notes.append(copies_in_words(copies, exclusions))
     if subject.before.worst <= limit + TOLERANCE and not copies:
         return subject.plan("critical", limit, (), subject.before, "measurement", notes)
-    fixed = (
-        *_redraws(subject, exclusions, copies, draw),
-        *zero_biases(model, layers, anatomy.biases, exclusions),
-    )
-    levers = levers_of(model, layers, anatomy, exclusions, draw)
-    choice, expected = _solve(subject.meter, fixed, levers, anatomy, limit)
+    fixed = (*subject.redraws(copies, draw), *subject.biases())
+    choice, expected = _solve(subject.meter, fixed, subject.levers(draw), anatomy, limit)
     changes = merge(fixed, [change for lever in choice for change in lever.final()])
     source = f"measurement ({subject.meter.passes} forward-backward passes)"
     return subject.plan("critical", limit, changes, expected, source, notes)
@@ -302,39 +305,20 @@ def scheme_by_measurement(
     spent: int = 0,
 ) -> Plan:
     """A published scheme on a stack that no adapter recognises; its totals are the means of trial draws."""
-    subject, scheme = _Subject.of(model, batch, layers, spent), SCHEMES[goal]
-    anatomy = subject.anatomy
-    matrices = matrix_changes(model, layers, anatomy.matrices, exclusions, scheme.draw, scheme.reason)
-    changes = [_by_scheme(change, scheme, layers.depth, anatomy) for change in matrices]
-    changes += zero_biases(model, layers, anatomy.biases, exclusions) if scheme.zero_biases else ()
+    subject, scheme = _Subject.of(model, batch, layers, exclusions, spent), SCHEMES[goal]
+    anatomy, changes = subject.anatomy, []
+    for change in subject.matrices(subject.anatomy.matrices, scheme.draw, scheme.reason):
+        place = change.projection
+        paths = {f"{place.role}.weight", place.role}
+        writes = bool(paths & {*anatomy.writers})
+        scores = anatomy.skip and not writes and not paths & {*anatomy.inner}
+        size = MatrixSize(place.fan_in, place.fan_out, layers.depth, writes, scores)
+        changes.append(replace(change, new_std=scheme.std(size)))
+    changes += subject.biases() if scheme.zero_biases else ()
     trial = _Trial(subject.meter, changes)
     expected = mean_of([trial.read([], seed) for seed in range(1 + AGAIN)])
     note = scheme.note(layers.depth)
     return subject.plan(goal, limit, changes, expected, "measurement", (note,) if note else ())
-
-
-def _by_scheme(change: Change, scheme: Scheme, depth: int, anatomy: Anatomy) -> Change:
-    place = change.projection
-    path = f"{place.role}.weight"
-    writes = path in anatomy.writers or place.role in anatomy.writers
-    scores = anatomy.skip and not writes and path not in anatomy.inner and place.role not in anatomy.inner
-    return replace(change, new_std=scheme.std(MatrixSize(place.fan_in, place.fan_out, depth, writes, scores)))
-
-
-def _redraws(
-    subject: _Subject, exclusions: Exclusions, copies: Sequence[str], draw: str | None
-) -> tuple[Change, ...]:
-    """What is drawn anew whatever the gains: layers without a skip, and layers that are copies of one another.
-
-    A product of random matrices keeps the mean square and loses its small singular values, of orthogonal ones neither.
-    """
-    model, layers, anatomy = subject.model, subject.layers, subject.anatomy
-    if not anatomy.skip:
-        return common_gain(model, layers, anatomy, exclusions, draw)
-    if not copies:
-        return ()
-    reason = "its own values: the layers were copies of one another"
-    return matrix_changes(model, layers, anatomy.matrices, exclusions, "normal", reason)
 
 
 def _solve(
@@ -346,9 +330,8 @@ def _solve(
     """
     choice: list[Lever] = []
     trial = _Trial(meter, fixed)
-    enough = (
-        limit + TOLERANCE if anatomy.skip else min(limit, TOLERANCE)
-    )  # a whole network's signal hangs on it
+    # A whole network's signal hangs on it.
+    enough = limit + TOLERANCE if anatomy.skip else min(limit, TOLERANCE)
     best = _mean_of_draws(trial, choice, trial.read(choice))
     for index, lever in enumerate(levers):
         left = MOST - AGAIN - meter.passes

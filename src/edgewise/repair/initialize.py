@@ -114,7 +114,8 @@ def _plan(
         return _by_measurement(where, batch, exclusions, goal, limit, draw, f"Not by theory: {recognised}")
     meter = Meter(bare, batch, recognised.layers, raw=False)
     before = meter.read()
-    recognised = _at_length(recognised, meter.tokens) if tokens is None else recognised
+    if tokens is None and meter.tokens >= 2:  # as many as the batch has
+        recognised = replace(recognised, architecture=recognised.architecture.replace(tokens=meter.tokens))
     plan = plan_by_theory(recognised, before, meter.start, exclusions, goal, limit, draw, embeddings)
     plan = replace(plan, measured=meter.measured)
     if not plan.changes:
@@ -159,13 +160,6 @@ def _by_measurement(
     else:
         plan = scheme_by_measurement(model, batch, layers, exclusions, limit, goal, spent)
     return replace(plan, notes=(*plan.notes, why))
-
-
-def _at_length(recognised: Recognised, tokens: int) -> Recognised:
-    """The description at the number of tokens that the batch has."""
-    if tokens == recognised.architecture.tokens or tokens < 2:
-        return recognised
-    return replace(recognised, architecture=recognised.architecture.replace(tokens=tokens))
 
 
 def _trial(plan: Plan, meter: Meter) -> TotalChanges:

@@ -228,7 +228,8 @@ class Meter:
             raise BadInput(
                 f"the layers {names} do not follow each other: the last does not depend on all before it."
             )
-        return [_square_sum(g, self._mask(g)) for g in (*gradients[:-1], readout) if g is not None]
+        every = [(g.double().square(), self._mask(g)) for g in (*gradients[:-1], readout) if g is not None]
+        return [float(squares.sum() if m is None else squares[m].sum()) for squares, m in every]
 
     def _exponents(self, angles: Sequence[float], gradients: Sequence[float]) -> tuple[Exponent, Exponent]:
         """As a verdict has them; logs at every layer."""
@@ -284,12 +285,6 @@ class Meter:
         if sequences.shape[1] < 2:
             return separation(sequences.transpose(0, 1))
         return separation(sequences, self._mask(sequences))
-
-
-def _square_sum(gradient: Tensor, mask: Tensor | None) -> float:
-    """Over the tokens that count."""
-    squares = gradient.double().square()
-    return float(squares.sum() if mask is None else squares[mask].sum())
 
 
 def _log(value: float) -> float:

@@ -17,21 +17,18 @@ Spectrum  brackets extremes spectrum condition_estimate effective_condition Extr
 
 from __future__ import annotations
 
-from edgewise.softmax_jacobian.eigenvalues import (
+from edgewise.softmax_jacobian.jacobian import (
+    SATURATED,
     Brackets,
     Extremes,
     brackets,
+    checked,
     condition_estimate,
+    count,
     effective_condition,
+    entropy,
     extremes,
     extremes_of_rows,
-    spectrum,
-)
-from edgewise.softmax_jacobian.rows import (
-    SATURATED,
-    checked,
-    count,
-    entropy,
     frobenius,
     helmert,
     log_determinant,
@@ -39,6 +36,7 @@ from edgewise.softmax_jacobian.rows import (
     mass_carrying,
     product,
     saturated,
+    spectrum,
     tangent_hessian,
     trace,
 )

@@ -20,7 +20,7 @@ from edgewise.theory.splines import Quintic
 )
 def test_shipped_averages_are_the_computed_ones(name: str) -> None:
     """1e-9 of the largest for the pair averages, wherever they are read; rounding for those of one variable."""
-    computed, shipped = Quadrature(SMOOTH[name]()), shipped_table(name)
+    computed, shipped = Quadrature(SMOOTH[name]), shipped_table(name)
     table, splines = computed.build_table(), shipped_splines(name)
     assert shipped is not None
     assert splines is not None

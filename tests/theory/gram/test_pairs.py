@@ -10,7 +10,7 @@ import pytest
 
 from edgewise.arrays import Array
 from edgewise.theory.averages.activation_averages import activation
-from edgewise.theory.gram.pairs import pair_averages, slope_averages
+from edgewise.theory.gram.pairs import PairAverages
 from edgewise.theory.gram.state import GramState, from_overlaps
 from tests.support.some_tokens import geometry, tokens
 
@@ -28,7 +28,7 @@ def pair_mean(function: Any, first: Array, second: Array) -> float:
 @pytest.mark.parametrize("name", ["tanh", "gelu", "silu"])
 def test_pair_averages_of_unequal_variance(name: str) -> None:
     x, phi = tokens(), activation(name)
-    values, slopes = pair_averages(phi, geometry(x)).overlaps, slope_averages(phi, geometry(x))
+    values, slopes = PairAverages(phi, geometry(x)).values.overlaps, PairAverages(phi, geometry(x)).slopes()
     for a, b in ((0, 1), (2, 3), (4, 5), (1, 4)):
         assert float(values[a, b]) == pytest.approx(pair_mean(phi.function, x[a], x[b]), abs=1e-6)
         assert float(slopes[a, b]) == pytest.approx(pair_mean(phi.derivative, x[a], x[b]), abs=1e-6)
@@ -42,11 +42,11 @@ def test_pair_averages_of_erf_are_the_arc_sine_kernel(size: float, tolerance: fl
     larger = (1 + 2 * q[:, None]) * (1 + 2 * q)
     values = 2 / math.pi * np.arcsin(2 * c / np.sqrt(larger))
     np.testing.assert_allclose(
-        pair_averages(activation("erf"), geometry(x)).overlaps, values, rtol=0, atol=tolerance
+        PairAverages(activation("erf"), geometry(x)).values.overlaps, values, rtol=0, atol=tolerance
     )
     slopes = 4 / math.pi / np.sqrt(larger - 4 * c**2)
     np.testing.assert_allclose(
-        slope_averages(activation("erf"), geometry(x)), slopes, rtol=tolerance, atol=1e-9
+        PairAverages(activation("erf"), geometry(x)).slopes(), slopes, rtol=tolerance, atol=1e-9
     )
 
 
@@ -57,9 +57,9 @@ def test_pair_averages_of_relu_are_the_arc_cosine_kernel() -> None:
     np.fill_diagonal(theta, 0.0)
     kernel = lengths[:, None] * lengths * (np.sin(theta) + (math.pi - theta) * np.cos(theta)) / (2 * math.pi)
     np.testing.assert_allclose(
-        pair_averages(activation("relu"), geometry(x)).overlaps, kernel, rtol=1e-5, atol=1e-7
+        PairAverages(activation("relu"), geometry(x)).values.overlaps, kernel, rtol=1e-5, atol=1e-7
     )
-    slopes = slope_averages(activation("relu"), geometry(x))
+    slopes = PairAverages(activation("relu"), geometry(x)).slopes()
     np.testing.assert_allclose(slopes, (math.pi - theta) / (2 * math.pi), rtol=0, atol=1e-6)
 
 
@@ -78,7 +78,7 @@ def test_distances_keep_their_digits_near_collapse(name: str, growth: float) -> 
     w = w / w.sum()
     along = 0.6**2 * float(w @ (phi.derivative(growth * z) * z) ** 2)
     expected = step**2 * (along + 0.8**2 * float(w @ phi.derivative(growth * z) ** 2)) / 2
-    assert float(pair_averages(phi, state).spreads[0, 1]) == pytest.approx(expected, rel=1e-3)
+    assert float(PairAverages(phi, state).values.spreads[0, 1]) == pytest.approx(expected, rel=1e-3)
 
 
 def test_rounding_in_a_start_matrix_does_not_make_a_distance_negative() -> None:

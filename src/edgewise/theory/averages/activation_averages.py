@@ -317,7 +317,7 @@ def _of_name(kind: str) -> Activation:
     if kind in _CLOSED:
         return Activation(kind, _CLOSED[kind]())
     if kind in SMOOTH:
-        return Activation(kind, Quadrature(SMOOTH[kind](), kind))
+        return Activation(kind, Quadrature(SMOOTH[kind], kind))
     if isinstance(kind, str) and kind.startswith("leaky_relu:"):
         return Activation(kind, Rectifier(leaky_slope(kind)))
     if kind in knobs.ACTIVATIONS:  # named, without an entry of its own here: from its torch function

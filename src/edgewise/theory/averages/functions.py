@@ -60,22 +60,10 @@ def _normal_density(x: Array) -> Array:
     return np.asarray(np.exp(-(x**2) / 2) / np.sqrt(2 * np.pi))
 
 
-def _tanh() -> Pointwise:
-    return Pointwise(np.tanh, _tanh_slope, lambda x: -2 * np.tanh(x) * _tanh_slope(x))
-
-
 def _tanh_slope(x: Array) -> Array:
     """1 / cosh^2, written with decaying exponentials: 1 - tanh^2 loses every digit in the tail."""
     t = np.exp(-2 * np.abs(x))
     return np.asarray(4 * t / (1 + t) ** 2)
-
-
-def _gelu() -> Pointwise:
-    return Pointwise(
-        lambda x: x * ndtr(x),
-        lambda x: ndtr(x) + x * _normal_density(x),
-        lambda x: (2 - x**2) * _normal_density(x),
-    )
 
 
 _K, _CUBIC = float(np.sqrt(2 / np.pi)), 0.044715
@@ -114,26 +102,22 @@ def _swish(b: float) -> Pointwise:
     return Pointwise(lambda x: x * expit(b * x), slope, curvature)
 
 
-def _sigmoid() -> Pointwise:
-    return Pointwise(
+SMOOTH: dict[str, Pointwise] = {
+    "tanh": Pointwise(np.tanh, _tanh_slope, lambda x: -2 * np.tanh(x) * _tanh_slope(x)),
+    "gelu": Pointwise(
+        lambda x: x * ndtr(x),
+        lambda x: ndtr(x) + x * _normal_density(x),
+        lambda x: (2 - x**2) * _normal_density(x),
+    ),
+    "gelu_tanh": _gelu_tanh(),
+    "quick_gelu": _swish(1.702),
+    "silu": _swish(1.0),
+    "sigmoid": Pointwise(
         expit,
         lambda x: expit(x) * expit(-x),
         lambda x: expit(x) * expit(-x) * (expit(-x) - expit(x)),
-    )
-
-
-def _softplus() -> Pointwise:
-    return Pointwise(lambda x: np.logaddexp(0.0, x), expit, lambda x: expit(x) * expit(-x))
-
-
-SMOOTH: dict[str, Callable[[], Pointwise]] = {
-    "tanh": _tanh,
-    "gelu": _gelu,
-    "gelu_tanh": _gelu_tanh,
-    "quick_gelu": lambda: _swish(1.702),
-    "silu": lambda: _swish(1.0),
-    "sigmoid": _sigmoid,
-    "softplus": _softplus,
+    ),
+    "softplus": Pointwise(lambda x: np.logaddexp(0.0, x), expit, lambda x: expit(x) * expit(-x)),
 }
 
 

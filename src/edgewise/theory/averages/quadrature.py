@@ -16,6 +16,7 @@ Shapes: I lattice values of the larger variance, J of the ratio r = beta / alpha
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -27,14 +28,7 @@ from edgewise.arrays import Array
 from edgewise.errors import BadInput
 from edgewise.theory.averages import gaussian_mean
 from edgewise.theory.averages.functions import Pointwise
-from edgewise.theory.averages.gaussian_mean import (
-    REACH,
-    Function,
-    Grain,
-    graded_marks,
-    panel_nodes,
-    smoothed,
-)
+from edgewise.theory.averages.gaussian_mean import REACH, Function, Grain, graded_marks, panel_nodes, smoothed
 from edgewise.theory.splines import Quintic, spline_values
 
 STEP = 0.125
@@ -240,10 +234,10 @@ class Quadrature:
     # Averages over one variable
 
     def square(self, q: Array) -> Array:
-        return self._read(self._log_square, lambda x: self.value(x) ** 2, q)
+        return self._read(self._log_splines[0], lambda x: self.value(x) ** 2, q)
 
     def slope_square(self, q: Array) -> Array:
-        return self._read(self._log_slope_square, lambda x: self.slope(x) ** 2, q)
+        return self._read(self._log_splines[1], lambda x: self.slope(x) ** 2, q)
 
     def _read(self, spline: Quintic | None, function: Function, q: Array) -> Array:
         """From a spline of the logarithm of the average against log q; directly outside its range."""
@@ -288,14 +282,6 @@ class Quadrature:
         return min(LARGEST_LENGTH, self.pointwise.limit)
 
     @cached_property
-    def _log_square(self) -> Quintic | None:
-        return self._log_splines[0]
-
-    @cached_property
-    def _log_slope_square(self) -> Quintic | None:
-        return self._log_splines[1]
-
-    @cached_property
     def _log_splines(self) -> tuple[Quintic | None, Quintic | None]:
         return (shipped_splines(self.name) if self.name else None) or self.fit_splines()
 
@@ -338,12 +324,12 @@ class Quadrature:
         finite, e = np.where(known, q, 1.0), np.where(known, e, 0.0)
         result = read(np.clip(finite, low, high), e)
         below, above = finite < low, finite > high
-        if np.any(above) and self._linear_far_out:
+        if np.any(above) and abs(self._far_growth - 1) < 1e-2:
             # S(q) = S_inf + A / sqrt(q), from the last rows of the table: exact up to 1/q
             fall = read(np.full_like(finite, high / 4), e) - read(np.full_like(finite, high), e)
             result = np.where(above, result + fall * (np.sqrt(high / np.maximum(finite, high)) - 1), result)
             above = np.zeros_like(above)
-        if np.any(above) and self._saturates:
+        if np.any(above) and abs(100 * self._far_growth - 1) < 1e-2:
             result = np.array(result)
             result[above] = far(finite[above], e[above])
             above = np.zeros_like(above)
@@ -360,20 +346,14 @@ class Quadrature:
         return bool(abs(ends[1] / ends[0] - 1) < 1e-6)
 
     @cached_property
-    def _linear_far_out(self) -> bool:
-        """Whether phi' tends to constants on both sides, not both zero: then phi looks like a leaky ReLU."""
+    def _far_growth(self) -> float:
+        """E phi'^2 far beyond the table over that at its end: 1 if phi' tends to constants on both sides, not both zero
+        (phi looks like a leaky ReLU), 1/100 if phi' is integrable (it falls as 1/sqrt(q)); nan if not resolved so far.
+        """
         if self.pointwise.limit < 1e4 * LARGEST_LENGTH:
-            return False
+            return math.nan
         ends = self.slope_square(self.table.high * np.array([1.0, 1e4]))
-        return bool(abs(ends[1] / ends[0] - 1) < 1e-2)
-
-    @cached_property
-    def _saturates(self) -> bool:
-        """Whether phi' is integrable: then E phi'^2 falls as 1/sqrt(q) far out."""
-        if self.pointwise.limit < 1e4 * LARGEST_LENGTH:
-            return False
-        ends = self.slope_square(self.table.high * np.array([1.0, 1e4]))
-        return bool(abs(100 * ends[1] / ends[0] - 1) < 1e-2)
+        return float(ends[1] / ends[0])
 
     def _far_slope_product(self, q: Array, e: Array) -> Array:
         """E phi'(u) phi'(u') of a saturating phi beyond the table, up to 1/high.

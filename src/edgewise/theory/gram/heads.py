@@ -31,9 +31,8 @@ from edgewise.theory.gram.state import Normals, Precision, Real, Root
 MOST = 32  # heads drawn per layer
 FIRST, MORE = 2, 4  # blocks that get more heads, and how many times as many
 LONG = 128  # tokens from which the number of heads matters
-HELD = (
-    5e8  # bytes of attention probabilities kept between forward and backward; above it they are drawn again
-)
+# Bytes of attention probabilities kept between forward and backward; above it they are drawn again.
+HELD = 5e8
 SETTLED = 0.05  # of the sum of squares of what blocks forget: what the blocks to come may add
 WORKING = 220.0  # bytes per pair of tokens: the largest layer at work
 BETWEEN = 60.0  # bytes per pair of tokens and block: what the way back needs

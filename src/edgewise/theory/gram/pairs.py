@@ -37,18 +37,12 @@ ANGLES = 33
 CELL = 0.5  # the range of log q is rounded outwards to this, so that layers share tables
 
 
-def pair_averages(phi: Activation, state: GramState) -> GramState:
-    """The geometry of phi(u) for Gaussian u: squares E phi(u_a)^2, spreads E (phi(u_a) - phi(u_b))^2 / 2."""
-    return PairAverages(phi, state).values
-
-
-def slope_averages(phi: Activation, state: GramState) -> Array:
-    """E phi'(u_a) phi'(u_b), the diagonal included (n, n)."""
-    return PairAverages(phi, state).slopes()
-
-
 class PairAverages:
-    """The averages of one state: values at once, slopes when the backward pass asks for them."""
+    """The averages of one state: values at once, slopes (n, n) when the backward pass asks for them.
+
+    values  the geometry of phi(u) for Gaussian u: squares E phi(u_a)^2, spreads E (phi(u_a) - phi(u_b))^2 / 2
+    slopes  E phi'(u_a) phi'(u_b), the diagonal included
+    """
 
     def __init__(self, phi: Activation, state: GramState) -> None:
         low, high = float(state.squares.min()), float(state.squares.max())

@@ -166,9 +166,8 @@ def _joint_square(v: float, rho: float, n: Array, step: float) -> dict[str, Arra
         first = {name: np.lib.stride_tricks.sliding_window_view(f, len(nodes)) for name, f in line.items()}
     else:
         first = smoothed(u[:, None] + nodes, own, step, n, 2)
-    second = (
-        first if rho >= 0 else {m: f[:, ::-1] for m, f in first.items()}
-    )  # x' takes -w: the nodes backwards
+    # x' takes -w: the nodes backwards.
+    second = first if rho >= 0 else {m: f[:, ::-1] for m, f in first.items()}
     pairs = ((0, 0), (1, 0), (1, 1), (2, 1), (2, 2))
     product = {f"{k}{m}": (first[str(k)] * weights) @ second[str(m)].T for k, m in pairs}
     miss, other = first["miss"] * weights, second["miss"]

@@ -87,11 +87,7 @@ class MomentTable:
         return self._evaluate(variance, 1.0, ("entropy",), budget)["entropy"]
 
     def _evaluate(
-        self,
-        variance: ArrayLike,
-        correlation: ArrayLike,
-        names: Names,
-        budget: SearchBudget | None = None,
+        self, variance: ArrayLike, correlation: ArrayLike, names: Names, budget: SearchBudget | None = None
     ) -> dict[str, Array]:
         v, rho = _checked(variance, correlation)
         shape, v, rho = v.shape, v.ravel(), rho.ravel()
@@ -101,9 +97,8 @@ class MomentTable:
         else:
             values = {name: np.empty(v.shape) for name in names}
             self._fill(values, inside, self._from_table(v[inside], rho[inside], names))
-            if (
-                budget is not None
-            ):  # also for states that are remembered: a search must end at the same step again
+            # Also for states that are remembered: a search must end at the same step again.
+            if budget is not None:
                 budget.spend(SECONDS * np.count_nonzero(~inside))
             self._fill(values, ~inside, self._from_quadrature(v[~inside], rho[~inside], names))
         return {name: values[name].reshape(shape) for name in names}
@@ -344,9 +339,8 @@ class TokenSplines:
 @lru_cache(maxsize=256)
 def _splines(tokens: int, names: Names) -> Array:
     """Coefficients (names, grid) of the logarithms of the named moments."""
-    return np.ascontiguousarray(
-        np.stack([_spline(tokens, name) for name in names])
-    )  # else every reading copies it
+    # Else every reading copies it.
+    return np.ascontiguousarray(np.stack([_spline(tokens, name) for name in names]))
 
 
 def _spline(tokens: int, name: str) -> Array:
