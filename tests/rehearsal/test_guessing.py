@@ -18,6 +18,7 @@ from edgewise.cli.main import run
 from edgewise.rehearsal import Prospect, Rate, outlook
 from edgewise.rehearsal.baseline import Guess, guess
 from tests.support import rehearsal_networks as networks
+from tests.support.covering import slow
 
 
 def dice(seed: int = 1, count: int = 40) -> list[Tensor]:
@@ -57,7 +58,7 @@ NOTHING: dict[str, tuple[Callable[[], nn.Module], Callable[[], list[Tensor]]]] =
 }
 
 
-@pytest.mark.parametrize("name", NOTHING)
+@pytest.mark.parametrize("name", slow(NOTHING, ["nothing to learn, a little loud"]))
 def test_no_rate_is_named_where_nothing_is_learned(name: str) -> None:
     make, batches = NOTHING[name]
     rate = edgewise.learning_rate(make(), batches(), networks.text_loss, progress=False)

@@ -14,11 +14,14 @@ from torch.nn import functional as F
 import edgewise
 from edgewise.rehearsal.optimizers import sgd_limit
 from edgewise.rehearsal.rate import Rate
+from tests.support.covering import covering
 from tests.support.rehearsal_networks import Quadratic, batches, quadratic_batches, small, text_loss
 
 
-@pytest.mark.parametrize("curvature", [0.3, 40.0])
-@pytest.mark.parametrize("options", [{}, {"momentum": 0.9}, {"momentum": 0.9, "nesterov": True}])
+@pytest.mark.parametrize(
+    ("curvature", "options"),
+    covering([0.3, 40.0], [{}, {"momentum": 0.9}, {"momentum": 0.9, "nesterov": True}]),
+)
 def test_the_edge_of_sgd_on_a_quadratic(curvature: float, options: dict[str, Any]) -> None:
     """2 (1 + b) / c, with Nesterov 2 (1 + b) / ((1 + 2 b) c); real runs agree."""
     momentum = options.get("momentum", 0.0)
