@@ -270,9 +270,9 @@ class Room(NamedTuple):
 # Tightening is editing these two tables. A new room adds its own line, and what it needs to the whole, in one commit.
 ROOMS = {
     "audit": Room(3, 765, 0.79, 0.10, 0),
-    "cli": Room(11, 2722, 0.69, 0.09, 0),
+    "cli": Room(11, 2708, 0.62, 0.10, 0),
     "critical": Room(5, 1050, 0.82, 0.06, 0),  # with vector_field and perceptron_maps, which were verbs
-    "explorer": Room(11, 3036, 0.61, 0.04, 0),
+    "explorer": Room(11, 3026, 0.55, 0.04, 0),
     "integrations": Room(4, 400, 0.89, 2.03, 3),
     "judgement": Room(7, 1590, 0.62, 0.08, 0),
     "laboratory": Room(5, 1533, 0.51, 0.00, 0),
@@ -281,16 +281,16 @@ ROOMS = {
     # 28: operations, facts, differential, trials, examination and watched_steps are new ideas (issues 32, 35).
     "monitor": Room(29, 10200, 0.63, 0.27, 57),  # hears losses without a criterion; twelve causes more
     "nets": Room(2, 770, 0.52, 0.04, 0),
-    "nouns": Room(6, 1537, 0.79, 0.07, 0),
+    "nouns": Room(6, 1534, 0.61, 0.07, 0),
     "optim": Room(6, 1310, 0.75, 0.09, 0),
     "preflight": Room(22, 6300, 0.74, 0.35, 8),
-    "present": Room(14, 4137, 0.56, 0.12, 0),
+    "present": Room(14, 4111, 0.49, 0.13, 0),
     "probe": Room(9, 2600, 0.82, 0.09, 0),
     "rehearsal": Room(8, 2220, 0.62, 0.07, 0),
     "repair": Room(8, 3030, 0.67, 0.03, 0),  # blocks that are not modules are planned too
     "softmax_jacobian": Room(1, 400, 0.52, 0.00, 0),
     "stability": Room(2, 260, 0.52, 0.00, 0),
-    "study": Room(8, 2207, 0.69, 0.03, 0),
+    "study": Room(8, 2203, 0.66, 0.03, 0),
     "theory": Room(21, 5270, 0.58, 0.05, 0),
 }
 WHOLE = {  # in brackets the goal

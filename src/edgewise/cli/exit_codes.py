@@ -117,23 +117,18 @@ Document = dict[str, Any]  # a JSON object
 def prints_aside() -> Iterator[None]:
     """Send what user code prints, also from a worker or a library in C, to standard error."""
     sys.stdout.flush()
-    with redirect_stdout(sys.stderr), _descriptor_aside():
-        yield
-
-
-@contextmanager
-def _descriptor_aside() -> Iterator[None]:
-    try:
-        real = os.dup(1)
-    except OSError:  # there is no standard output
-        yield
-        return
-    try:
-        os.dup2(2, 1)
-        yield
-    finally:
-        os.dup2(real, 1)
-        os.close(real)
+    with redirect_stdout(sys.stderr):
+        try:
+            real = os.dup(1)
+        except OSError:  # there is no standard output
+            yield
+            return
+        try:
+            os.dup2(2, 1)
+            yield
+        finally:
+            os.dup2(real, 1)
+            os.close(real)
 
 
 def visible(text: str, *, lines: bool = False) -> str:

@@ -41,6 +41,8 @@ def examine() -> Document:
     core = {name: _version(name) for name in CORE}
     optional = {name: _version(name) for name in OPTIONAL}
     table, cuda = moment_table(), _cuda()
+    # those that this process may use, which in a container are fewer than the machine has
+    cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     problems = [
         f"{name} is not installed; install edgewise again" for name, version in core.items() if not version
     ]
@@ -54,7 +56,7 @@ def examine() -> Document:
         "platform": platform.platform(),
         "packages": core,
         "optional": optional,
-        "cpus": _cpus(),
+        "cpus": cpus,
         "cuda": cuda,
         "moment_table": table,
         "problems": problems,
@@ -66,11 +68,6 @@ def _version(name: str) -> str | None:
         return metadata.version(name)
     except metadata.PackageNotFoundError:
         return None
-
-
-def _cpus() -> int:
-    """The processors this process may use, which in a container are fewer than the machine has."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _cuda() -> Document:

@@ -234,7 +234,14 @@ def presets(as_json: bool) -> int:
     """List the networks that are known by name, with their sizes."""
     rows = preset_rows()
     with printing():
-        click.echo(json.dumps(rows, allow_nan=False) if as_json else "\n".join(_preset_lines(rows)))
+        if as_json:
+            click.echo(json.dumps(rows, allow_nan=False))
+            return exit_codes.FINE
+        cells = [COLUMNS, *(tuple(str(row[column]) for column in COLUMNS) for row in rows)]
+        name, *widths = (max(map(len, column)) for column in zip(*cells, strict=True))
+        for first, *others in cells:
+            aligned = (cell.rjust(width) for cell, width in zip(others, widths, strict=True))
+            click.echo("  ".join([first.ljust(name), *aligned]))
     return exit_codes.FINE
 
 
@@ -245,16 +252,3 @@ def preset_rows() -> list[Document]:
 
     described = {name: describe(name).to_dict() for name in preset_names()}
     return [{"name": name} | {key: knobs[key] for key in COLUMNS[1:]} for name, knobs in described.items()]
-
-
-def _preset_lines(rows: list[Document]) -> list[str]:
-    cells = [COLUMNS, *(tuple(str(row[column]) for column in COLUMNS) for row in rows)]
-    widths = [max(len(row[i]) for row in cells) for i in range(len(COLUMNS))]
-    aligned = (
-        [
-            row[0].ljust(widths[0]),
-            *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True)),
-        ]
-        for row in cells
-    )
-    return ["  ".join(row) for row in aligned]

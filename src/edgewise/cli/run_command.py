@@ -248,7 +248,19 @@ def list_recipes(folders: Sequence[str] | None, into: str, as_json: bool) -> int
             bar.say(f"reading {path.name}")
             rows.append(_row(path, into))
     with printing():
-        click.echo(json.dumps(rows)) if as_json else _print_rows(rows)
+        if as_json:
+            click.echo(json.dumps(rows))
+        elif not rows:
+            click.echo("There are no recipes.", err=True)
+        for row in () if as_json else rows:
+            click.echo(row["path"])
+            if "problem" in row:
+                click.echo(f"    cannot be used: {row['problem']}")
+                continue
+            recorded = (
+                f"; statements that held: {row['outcome']} ({row['measured']})" if row["recorded"] else ""
+            )
+            click.echo(f"    {row['title']}\n    {row['stored']} cases stored{recorded}")
     return exit_codes.BAD_INPUT if any("problem" in row for row in rows) else exit_codes.FINE
 
 
@@ -297,15 +309,3 @@ def name_of(path: Path) -> str:
     shipped = home()
     inside = shipped is not None and path.is_absolute() and path.is_relative_to(shipped)
     return str(path.relative_to(shipped)) if inside and shipped is not None else str(path)
-
-
-def _print_rows(rows: list[Document]) -> None:
-    for row in rows:
-        click.echo(row["path"])
-        if "problem" in row:
-            click.echo(f"    cannot be used: {row['problem']}")
-            continue
-        recorded = f"; statements that held: {row['outcome']} ({row['measured']})" if row["recorded"] else ""
-        click.echo(f"    {row['title']}\n    {row['stored']} cases stored{recorded}")
-    if not rows:
-        click.echo("There are no recipes.", err=True)

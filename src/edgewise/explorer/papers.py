@@ -141,8 +141,15 @@ def source_rows(home: Path | None, sources: Sequence[Document]) -> list[Document
     """Return one entry for each row, in the order of the file; empty if there is no such file."""
     if home is None or not (home / FILE).is_file():
         return []
-    answers = _answers(sources)
-    return [_entry(name, row, answers.get(name, [])) for name, row in _read(home / FILE)]
+    # By the name of a row: which recipes answer it, and how many of their statements had which outcome.
+    found: dict[str, dict[tuple[str, str], Document]] = {}
+    for recipe in (recipe for source in sources for recipe in source["recipes"]):
+        for statement in recipe["statements"]:
+            key = (recipe["recipe"], statement["outcome"])
+            for name in statement["rows"]:
+                entry = {"recipe": key[0], "outcome": key[1], "kind": statement["kind"], "count": 0}
+                found.setdefault(name, {}).setdefault(key, entry)["count"] += 1
+    return [_entry(name, row, list(found.get(name, {}).values())) for name, row in _read(home / FILE)]
 
 
 def _read(path: Path) -> list[tuple[str, Document]]:
@@ -154,18 +161,6 @@ def _read(path: Path) -> list[tuple[str, Document]]:
     if not isinstance(rows, list) or not all(isinstance(row, dict) and "row" in row for row in rows):
         raise BadInput(f"{FILE} must hold rows by name, or a list of rows with a name (`row`) each.")
     return [(str(row["row"]), row) for row in rows]
-
-
-def _answers(sources: Sequence[Document]) -> dict[str, list[Document]]:
-    """By the name of a row: which recipes answer it, and how many of their statements had which outcome."""
-    found: dict[str, dict[tuple[str, str], Document]] = {}
-    for recipe in (recipe for source in sources for recipe in source["recipes"]):
-        for statement in recipe["statements"]:
-            key = (recipe["recipe"], statement["outcome"])
-            for name in statement["rows"]:
-                entry = {"recipe": key[0], "outcome": key[1], "kind": statement["kind"], "count": 0}
-                found.setdefault(name, {}).setdefault(key, entry)["count"] += 1
-    return {name: list(entries.values()) for name, entries in found.items()}
 
 
 def _entry(name: str, row: Document, answers: list[Document]) -> Document:

@@ -191,15 +191,15 @@ def _prepare(cancelled: Synchronized[int], niceness: int) -> None:
     if hasattr(os, "nice"):
         os.nice(niceness)
     signal.signal(signal.SIGINT, _interrupt)
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-
-
-def _end_with_parent() -> None:
-    """End when the server ends, also if that is killed."""
     parent = multiprocessing.parent_process()
     assert parent is not None
-    wait([parent.sentinel])
-    os._exit(0)
+
+    def end_with_parent() -> None:
+        """End when the server ends, also if that is killed."""
+        wait([parent.sentinel])
+        os._exit(0)
+
+    threading.Thread(target=end_with_parent, daemon=True).start()
 
 
 def _interrupt(_: int, frame: FrameType | None) -> None:

@@ -248,19 +248,19 @@ def serve(host: str, port: int, share: bool, tell: Callable[[str], None], folder
     if (
         threading.current_thread() is threading.main_thread()
     ):  # uvicorn raises the signal again when it has stopped
-        signal.signal(signal.SIGTERM, _terminate)
+
+        def terminate(number: int, _: FrameType | None) -> None:
+            """Close the workers, then end by the signal."""
+            close_workers()
+            signal.signal(number, signal.SIG_DFL)
+            signal.raise_signal(number)
+
+        signal.signal(signal.SIGTERM, terminate)
     try:
         with listener:
             server.run(sockets=[listener])
     finally:
         close_workers()
-
-
-def _terminate(number: int, _: FrameType | None) -> None:
-    """Close the workers, then end by the signal."""
-    close_workers()
-    signal.signal(number, signal.SIG_DFL)
-    signal.raise_signal(number)
 
 
 def allowed_hosts(port: int) -> frozenset[str]:
@@ -295,10 +295,14 @@ class RequestGuard:
             return
         headers = {key.decode("latin-1").lower(): value.decode("latin-1") for key, value in scope["headers"]}
         error = self._error(scope, headers)
-        if error is not None:
-            await _send_error(send, *error)
-        else:
+        if error is None:
             await self.app(scope, _limited(receive), self._dressed(scope, send))
+            return
+        status, sentence = error
+        body = json.dumps({"error": sentence}).encode()
+        about = {**HEADERS, "content-type": "application/json", "content-length": str(len(body))}
+        await send({"type": "http.response.start", "status": status, "headers": _encoded(about.items())})
+        await send({"type": "http.response.body", "body": body})
 
     def _error(self, scope: Scope, headers: dict[str, str]) -> tuple[int, str] | None:
         host = headers.get("host", "")
@@ -373,12 +377,3 @@ def _limited(receive: Receive) -> Receive:
         return message
 
     return limited
-
-
-async def _send_error(send: Send, status: int, sentence: str) -> None:
-    body = json.dumps({"error": sentence}).encode()
-    headers = _encoded(
-        {**HEADERS, "content-type": "application/json", "content-length": str(len(body))}.items()
-    )
-    await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": body})

@@ -224,20 +224,17 @@ class Trace(WithProvenance):
             raise BadInput(
                 f"this trace has {size:,} bytes, and `load` reads at most {LARGEST_ARRAYS // 2:,}. Save fewer seeds."
             )
-        with whole_file(path) as file:
-            np.savez_compressed(file, meta=np.array(json.dumps(self._meta())), **arrays)
-
-    def _meta(self) -> Mapping[str, object]:
-        kind = type(self.architecture).__name__ if self.architecture is not None else None
-        described = None if self.architecture is None else self.architecture.to_dict()
-        return {
+        network = self.architecture
+        meta = {
             "sites": self.sites,
             "readouts": self.readouts,
             **asdict(self.provenance),
-            "kind": kind,
-            "architecture": described,
+            "kind": None if network is None else type(network).__name__,
+            "architecture": None if network is None else network.to_dict(),
             "first_loss": self.first_loss and asdict(self.first_loss),
         }
+        with whole_file(path) as file:
+            np.savez_compressed(file, meta=np.array(json.dumps(meta)), **arrays)
 
     @classmethod
     def load(cls, path: str | Path) -> Trace:

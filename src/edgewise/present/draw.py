@@ -122,7 +122,10 @@ def draw_sheet(title: str, panels: Sequence[Panel], scale: str = "", columns: in
         figure.draw_without_rendering()  # ticks are made late, and the style must still hold then
         for axes, panel in zip(grid, panels, strict=False):
             if axes.get_xscale() == "linear" and not panel.x_names:
-                _thin_ticks(axes)
+                boxes = [label.get_window_extent() for label in axes.get_xticklabels() if label.get_text()]
+                if any(right.x0 < left.x1 + right.height / 2 for left, right in pairwise(boxes)):
+                    # fewer numbers below an axis on which they would run into each other
+                    axes.xaxis.set_major_locator(MaxNLocator(nbins=max(len(boxes) // 2, 2)))
             if (
                 panel.background is None
                 and panel.arrows is None
@@ -202,13 +205,6 @@ def _scales(axes: Axes, panel: Panel) -> None:
         axes.set_ylim(len(panel.y_names) - 0.4, -0.6)  # the first on top
     if panel.y_range:
         axes.set_ylim(*panel.y_range)
-
-
-def _thin_ticks(axes: Axes) -> None:
-    """Fewer numbers below an axis where they would run into each other."""
-    boxes = [label.get_window_extent() for label in axes.get_xticklabels() if label.get_text()]
-    if any(right.x0 < left.x1 + right.height / 2 for left, right in pairwise(boxes)):
-        axes.xaxis.set_major_locator(MaxNLocator(nbins=max(len(boxes) // 2, 2)))
 
 
 def _make_room(axes: Axes) -> None:

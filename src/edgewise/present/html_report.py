@@ -69,7 +69,14 @@ def _sections(subject: ReportSubject) -> Iterator[Html | None]:
     network = None if subject.trace is None else subject.trace.architecture
     if network is not None:
         yield section("The description", *map(html.table_html, description_card(network).tables))
-    yield section("Repeat it", *_repeat(subject))
+    if subject.command:
+        yield section("Repeat it", element("pre", subject.command, tabindex="0"))
+    elif network is not None:
+        lines = code_lines(network, verdict.readout or "token")
+        yield section("Repeat it", element("pre", lines, tabindex="0"))
+    else:
+        alone = "This report was written from a verdict alone, without its trace."
+        yield section("Repeat it", element("p", alone))
     yield html.foot(PACKAGES[: 3 if verdict.profile.measured else 1], verdict.source)
 
 
@@ -90,17 +97,6 @@ def _caption(subject: ReportSubject) -> str:
     if subject.trace is None:
         parts.append("The norm is in the trace: verdict.report(path, trace) draws it too.")
     return " ".join(parts)
-
-
-def _repeat(subject: ReportSubject) -> Iterator[Html]:
-    """The command, or the lines that make this network."""
-    network = None if subject.trace is None else subject.trace.architecture
-    if subject.command:
-        yield element("pre", subject.command, tabindex="0")
-    elif network is not None:
-        yield element("pre", code_lines(network, subject.verdict.readout or "token"), tabindex="0")
-    else:
-        yield element("p", "This report was written from a verdict alone, without its trace.")
 
 
 def write_verdict(verdict: Verdict, path: str | Path, trace: Trace | None = None) -> Path:

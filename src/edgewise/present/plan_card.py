@@ -38,15 +38,11 @@ def answers(
     yield from screen.headline(wording.title(now), wording.method(now, seconds), width)
     for label, verdict in (("Now", now), ("Then", then)):
         outcome = f"{label.ljust(6)}{verdict.outcome.value.upper()}  "
-        yield from _coloured(outcome + wording.why(verdict), verdict, width)
+        first, *rest = screen.wrapped(outcome + wording.why(verdict), width, "", INDENT)
+        yield Line(first.text, verdict.outcome.value, len("Then  ") + len(verdict.outcome.value))
+        yield from rest
         for sentence in list(wording.sentences(verdict))[:2]:
             yield from screen.wrapped(sentence, width, INDENT)
-
-
-def _coloured(text: str, verdict: Verdict, width: int) -> Iterator[Line]:
-    first, *rest = screen.wrapped(text, width, "", INDENT)
-    yield Line(first.text, verdict.outcome.value, len("Then  ") + len(verdict.outcome.value))
-    yield from rest
 
 
 def totals_in_words(totals: TotalChanges) -> str:

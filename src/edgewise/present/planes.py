@@ -185,6 +185,11 @@ def perceptron_plane(
     inside = (line[0] >= x[0]) & (line[0] <= x[-1])
     edge = Curve("χ₁ = 1, edge of chaos", line[0][inside], line[1][inside], group=6, role="boundary")
     background = Map("log χ₁: gradient growth per layer", x, y, rates, finite_limit([rates], share=70))
+    markers: tuple[Marker, ...] = ()
+    if perceptron is not None:
+        at = (perceptron.weight_variance, perceptron.bias_variance)
+        if x[0] <= at[0] <= x[-1] and y[0] <= at[1] <= y[-1]:
+            markers = (Marker(perceptron.name or "this network", *at),)
     panel = Panel(
         "ordered (log χ₁ < 0) and chaotic (log χ₁ > 0)",
         "weight variance σ_w²",
@@ -192,7 +197,7 @@ def perceptron_plane(
         (edge,),
         _perceptron_note(perceptron, line),
         background=background,
-        markers=_markers(perceptron, x, y),
+        markers=markers,
     )
     function = source.activation if isinstance(source, Perceptron) else source
     name = function if isinstance(function, str) else getattr(function, "__name__", "these")
@@ -219,14 +224,6 @@ def _perceptron_note(perceptron: Perceptron | None, line: tuple[Array, Array]) -
     depth = limits.trainable_depth
     reach = f"trainable to about {depth:.0f} layers" if math.isfinite(depth) else "trainable at any depth"
     return f"{perceptron.name or 'this network'}: χ₁ = {limits.chi_1:.4f}, {limits.phase}, {reach}"
-
-
-def _markers(perceptron: Perceptron | None, x: Array, y: Array) -> tuple[Marker, ...]:
-    if perceptron is None:
-        return ()
-    at = (perceptron.weight_variance, perceptron.bias_variance)
-    shown = x[0] <= at[0] <= x[-1] and y[0] <= at[1] <= y[-1]
-    return (Marker(perceptron.name or "this network", *at),) if shown else ()
 
 
 HEIGHTS = "viridis"

@@ -245,7 +245,7 @@ def _heat(statistic: Statistic, places: dict[str, int], rows: Rows, groups: Grou
         "unit": _unit(statistic),
         "meaning": statistic.meaning,
         "healthy": [statistic.low, statistic.high],
-        "places": [_place_name(place) for place in places],
+        "places": ["embedding" if place == "embed" else place.partition(".")[2] for place in places],
         "rows": [_five_digits(line) for line in values.T],
         "worst": _five_digits(extreme),
         "which": "smallest" if statistic.name in LOW_IS_WORSE else "largest",
@@ -282,10 +282,6 @@ def _curve(statistic: Statistic, columns: Sequence[str], rows: Rows, groups: Gro
 
 def _five_digits(values: Array) -> list[float | None]:
     return [float(f"{value:.5g}") if np.isfinite(value) else None for value in values.tolist()]
-
-
-def _place_name(place: str) -> str:
-    return "embedding" if place == "embed" else place.partition(".")[2]
 
 
 def _label(statistic: Statistic) -> str:

@@ -186,6 +186,12 @@ def run_card(run: Run) -> Card:
 
 def subject_card(subject: RunSubject) -> Card:
     """Return the card of a run that was read with care."""
+    marks = tuple(float(card["step"]) for card in subject.cards)  # an upright mark for every alarm
+    panels = []
+    for curve in subject.curves:  # over the steps; what was not observed is a gap
+        x = np.array([last for _, last in curve["steps"]], dtype=float)
+        y = np.array([math.nan if value is None else value for value in curve["values"]], dtype=float)
+        panels.append(Panel(curve["label"], "step", "", (Curve("", x, y),), legend=False, places=marks))
     rows = tuple(
         (f"Step {count(card['step'])}: {_lower(card['title'])}", card["what"], card["means"], card["try"])
         for card in subject.cards
@@ -198,17 +204,8 @@ def subject_card(subject: RunSubject) -> Card:
         warnings=tuple(subject.unseen),
         sentences=(_lead(subject), *subject.story["blind"]),
         tables=(CardTable(("Alarm", "What", "Means", "Try"), rows, "alarms"),) if rows else (),
-        figures=tuple(_panels(subject)),
+        figures=tuple(panels),
     )
-
-
-def _panels(subject: RunSubject) -> Iterator[Panel]:
-    """Every curve over the steps; what was not observed is a gap, an alarm an upright mark."""
-    marks = tuple(float(card["step"]) for card in subject.cards)
-    for curve in subject.curves:
-        x = np.array([last for _, last in curve["steps"]], dtype=float)
-        y = np.array([math.nan if value is None else value for value in curve["values"]], dtype=float)
-        yield Panel(curve["label"], "step", "", (Curve("", x, y),), legend=False, places=marks)
 
 
 def _numbers(curves: Sequence[dict[str, Any]]) -> Html:

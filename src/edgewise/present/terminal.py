@@ -244,15 +244,13 @@ def measured_table(measured: RowsWithErrors, theory: RowsWithErrors, depth: int)
         table.add_column(MEASURED_COLUMNS[name], justify="right")
         table.add_column("theory", justify="right", style="dim")
     for block in selected(depth):
-        cells = [cell for name in names for cell in _cells(name, measured, theory, block)]
+        cells = []
+        for name in names:
+            value, error = (float(row[block]) for row in measured[name])
+            predicted = _with_error(name, float(theory[name][0][block]), 0.0) if name in theory else ""
+            cells += [_with_error(name, value, error), predicted]
         table.add_row("input" if block == 0 else str(block), *cells)
     return table
-
-
-def _cells(name: str, measured: RowsWithErrors, theory: RowsWithErrors, block: int) -> tuple[str, str]:
-    value, error = (float(row[block]) for row in measured[name])
-    predicted = _with_error(name, float(theory[name][0][block]), 0.0) if name in theory else ""
-    return _with_error(name, value, error), predicted
 
 
 def _with_error(name: str, value: float, error: float) -> str:

@@ -272,7 +272,13 @@ def explain(verdict: Verdict) -> Iterator[Line]:
     """Exponents, forecast, attention, findings with all their remedies, what was ruled out, what is extrapolated."""
     rest = [f"Extrapolated: {reason}." for reason in verdict.extrapolated]
     rest += [f"Assumed: {note}." for note in verdict.notes]
-    yield from _in_its_words(verdict, (*map(Line, _numbers(verdict)), *_findings(verdict), *map(Line, rest)))
+    findings = []
+    for finding in verdict.findings:
+        findings.append(Line(f"[{finding.severity}] {finding.sentence}", finding.severity))
+        findings.append(Line(f"    What to do: {finding.remedy}"))
+    if verdict.ruled_out:
+        findings.append(Line("Ruled out: " + "; ".join(verdict.ruled_out) + "."))
+    yield from _in_its_words(verdict, (*map(Line, _numbers(verdict)), *findings, *map(Line, rest)))
 
 
 def details(verdict: Verdict) -> Iterator[Line]:
@@ -336,14 +342,6 @@ def _change(exponent: Exponent) -> str:
 def _scale(verdict: Verdict) -> str:
     scale = verdict.depth_scale
     return "" if scale is None or not math.isfinite(scale) else f", by a factor e every {scale:.3g} blocks"
-
-
-def _findings(verdict: Verdict) -> Iterator[Line]:
-    for finding in verdict.findings:
-        yield Line(f"[{finding.severity}] {finding.sentence}", finding.severity)
-        yield Line(f"    What to do: {finding.remedy}")
-    if verdict.ruled_out:
-        yield Line("Ruled out: " + "; ".join(verdict.ruled_out) + ".")
 
 
 def _details(verdict: Verdict) -> Iterator[str]:

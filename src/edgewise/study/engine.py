@@ -162,8 +162,10 @@ class _Queue:
             try:
                 one_round(self.left, sent)
                 self.left = []
-            except WorkerDied:
-                self._look_again(sent)
+            except WorkerDied:  # the store knows what is left; what was sent comes last
+                open_cases = set(self.left) - self._failed
+                left = [case for case in self.work.missing(self.work.contents().done) if case in open_cases]
+                self.left = sorted(left, key=lambda case: case in sent)
                 if len(self.left) == before:
                     self._one_by_one(one_round, [case for case in self.left if case in sent])
 
@@ -192,12 +194,6 @@ class _Queue:
                     self._failed.add(done.case)
                 if self.tell is not None:
                     self.tell(count, total)
-
-    def _look_again(self, sent: set[str]) -> None:
-        """Ask the store what is left; what was sent comes last."""
-        open_cases = set(self.left) - self._failed
-        left = [case for case in self.work.missing(self.work.contents().done) if case in open_cases]
-        self.left = sorted(left, key=lambda case: case in sent)
 
 
 def _survives(one_round: Callable[[list[str], set[str]], None], case: str) -> bool:

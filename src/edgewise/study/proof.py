@@ -243,7 +243,15 @@ def prove(
             )
             tuned[arm].append(run)
             tell((done + 1) / len(runs))
-    arms = [_arm(arm, runs) for arm, runs in tuned.items()]
+    arms = []
+    for (
+        name_of_arm,
+        tried,
+    ) in tuned.items():  # a run that diverged learned nothing: its final loss is its first
+        best = [run.best for run in tried]
+        finals = [run.losses[0] if math.isinf(final := run.final()) else final for run in best]
+        losses, rates_of_arm = tuple(tuple(run.losses) for run in best), tuple(run.rate for run in best)
+        arms.append(Arm(name_of_arm, losses, rates_of_arm, tuple(finals)))
     chance = chance if chance is not None else max(losses[0] for arm in arms for losses in arm.losses)
     return Proof(arms[0], arms[1], compare(arms[0].finals, arms[1].finals), chance, steps, str(plan), name)
 
@@ -314,13 +322,6 @@ def _start(
     if plan is not None:
         initialize_(core, plan=plan, generator=seed)
     return model.train()
-
-
-def _arm(name: str, runs: Sequence[Tuned]) -> Arm:
-    """A run that diverged learned nothing: its final loss is its first."""
-    finals = [run.best.losses[0] if math.isinf(final := run.best.final()) else final for run in runs]
-    best = [run.best for run in runs]
-    return Arm(name, tuple(tuple(run.losses) for run in best), tuple(run.rate for run in best), tuple(finals))
 
 
 class Learner(nn.Module):
