@@ -283,7 +283,7 @@ ROOMS = {
     "nets": Room(2, 770, 0.52, 0.04, 0),
     "nouns": Room(6, 1534, 0.61, 0.07, 0),
     "optim": Room(6, 1310, 0.75, 0.09, 0),
-    "preflight": Room(22, 6300, 0.74, 0.35, 8),
+    "preflight": Room(22, 6650, 0.74, 0.35, 8),
     "present": Room(14, 4111, 0.49, 0.13, 0),
     "probe": Room(9, 2600, 0.82, 0.09, 0),
     "rehearsal": Room(8, 2220, 0.62, 0.07, 0),
@@ -295,7 +295,7 @@ ROOMS = {
 }
 WHOLE = {  # in brackets the goal
     "modules": 266,  # (250, and what preflight needs)
-    "lines": 68200,  # (49,000, and what preflight needs)
+    "lines": 68530,  # (49,000, and what preflight needs: 14 facts more, check inside loops)
     "one importer": 63,  # (40)
     "class names in several files": 7,  # (0)
     "file stems several times": 12,  # (6)

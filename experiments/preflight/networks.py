@@ -21,17 +21,19 @@ class Attention(nn.Module):
         super().__init__()
         self.qkv, self.out = nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, WIDTH)
         self.heads, self.causal, self.fused, self.rotary = heads, causal, fused, rotary
-        self.mistake = ""
+        self.mistake, self.slope, self.apart = "", 0.0, None
 
     def forward(self, x: Tensor, pad: Tensor | None = None) -> Tensor:
         b, n, d = x.shape
         q, k, v = self.qkv(x).view(b, n, 3, self.heads, d // self.heads).permute(2, 0, 3, 1, 4)
         if self.rotary:
-            q, k = rotate(q), rotate(k)
+            q, k = rotate(q), k if self.mistake == "rotary queries" else rotate(k)
         mask = torch.ones(n, n, dtype=torch.bool, device=x.device)
         mask = (mask.tril() if self.causal else mask)[None, None]
         if pad is not None:
             mask = mask & ~pad[:, None, None]
+        if self.apart is not None:
+            mask = mask & self.apart
         if self.mistake == "no mask":
             mask = torch.ones_like(mask)
         if self.mistake == "inverted mask":
@@ -40,7 +42,12 @@ class Attention(nn.Module):
             mask = mask.transpose(-1, -2)
         if self.mistake == "diagonal only":
             mask = torch.eye(n, dtype=torch.bool)[None, None].expand_as(mask)
-        if self.fused and self.mistake not in ("axis", "after", "weak", "scale", "heads"):
+        if self.slope:  # ALiBi: minus 0.5, 0.25, ... times the distance
+            steps = torch.arange(n)
+            slopes = self.slope * 0.5 ** torch.arange(self.heads)[:, None, None]
+            bias = (slopes * (steps[:, None] - steps)).masked_fill(~mask, -math.inf)
+            y = F.scaled_dot_product_attention(q, k, v, attn_mask=bias)
+        elif self.fused and self.mistake not in ("axis", "after", "weak", "scale", "heads"):
             y = F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
         else:
             scores = q @ k.transpose(-1, -2) / (1 if self.mistake == "scale" else math.sqrt(d // self.heads))
@@ -120,6 +127,7 @@ class Language(nn.Module):
         if self.pos is not None and self.mistake != "no positions":
             steps = torch.arange(ids.shape[1])
             steps = torch.zeros_like(steps) if self.mistake == "same position" else steps
+            steps = torch.arange(len(ids))[:, None] if self.mistake == "batch position" else steps
             x = x + self.pos(steps)
         for block in self.blocks:
             x = block(x, pad)
@@ -165,10 +173,11 @@ class Vision(nn.Module):
         self.patch = nn.Conv2d(3, WIDTH, 4, 4)
         self.pos = nn.Parameter(0.02 * torch.randn(1, 16, WIDTH))
         self.blocks = nn.ModuleList([Block(causal=False) for _ in range(DEPTH)])
-        self.norm, self.head = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, 10)
+        self.norm, self.head, self.mistake = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, 10), ""
 
     def forward(self, images: Tensor) -> Tensor:
-        x = self.patch(images).flatten(2).transpose(1, 2) + self.pos
+        x = self.patch(images).flatten(2).transpose(1, 2)
+        x = x if self.mistake == "no positions" else x + self.pos
         for block in self.blocks:
             x = block(x)
         return self.head(self.norm(x).mean(1))

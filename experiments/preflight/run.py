@@ -121,8 +121,8 @@ def rows(module: ModuleType, only: str = "", part: int = 0, parts: int = 1) -> I
                 yield row
 
 
-def _healthy(setup: dict[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in setup.items() if key != "truth"}
+def _healthy(setup: dict[str, Any] | None) -> dict[str, Any] | None:
+    return None if setup is None else {key: value for key, value in setup.items() if key != "truth"}
 
 
 def summary(results: list[dict[str, Any]]) -> dict[str, Any]:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 
 from edgewise.preflight.catalog import FACTS
-from experiments.preflight import development, facts, healthy
+from experiments.preflight import development, development_two, facts, healthy
 from experiments.preflight.networks import NETWORKS, setup
 from experiments.preflight.run import checked, score
 
@@ -38,6 +41,14 @@ def test_a_healthy_network_is_ready(network: object) -> None:
 def test_what_is_unusual_and_healthy_is_not_called_wrong(name: str) -> None:
     report = checked(getattr(healthy, name)())
     assert report.ok, report
+
+
+@pytest.mark.parametrize(
+    "name, make", development_two.twins(), ids=lambda item: item if isinstance(item, str) else ""
+)
+def test_a_twin_is_ready(name: str, make: Callable[[], dict[str, Any]]) -> None:
+    report = checked(make())
+    assert report.ok, f"{name}: {report}"
 
 
 def test_the_page_has_the_table_of_the_catalog() -> None:

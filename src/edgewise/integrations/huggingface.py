@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from importlib import import_module
@@ -17,7 +18,9 @@ from edgewise.errors import BadInput
 from edgewise.models.state import random_streams
 from edgewise.monitor.alarm import Alarm
 from edgewise.monitor.watch import Watch
+from edgewise.preflight.check_report import CheckReport
 from edgewise.preflight.during import watch
+from edgewise.preflight.script import Checking
 from edgewise.progress import Tell
 from edgewise.rehearsal.learning_rate import learning_rate
 from edgewise.rehearsal.rate import Rate
@@ -35,10 +38,11 @@ class HuggingFaceCallback(Base):
     to          the folder for rows and alarms
     budget      what watching may cost, as a share of the training time
     everything  sample every step
-    stop        end the training at an alarm that says it is harmed already
+    stop        end the training at an alarm that says it is harmed already, or at an error of the check
     quiet       say nothing on standard error
     on_alarm    called with every alarm
     rate        what edgewise.learning_rate returned for this training
+    check       check the training at its first optimizer step (`edgewise.check`), and show the report
 
     >>> HuggingFaceCallback("runs/a", stop=True).to
     'runs/a'
@@ -54,6 +58,7 @@ class HuggingFaceCallback(Base):
         quiet: bool = False,
         on_alarm: Callable[[Alarm], None] | None = None,
         rate: Any = None,
+        check: bool = False,
     ) -> None:
         if Base is object:
             raise BadInput(
@@ -67,8 +72,21 @@ class HuggingFaceCallback(Base):
         }
         self.to, self.stop, self.on_alarm = to, stop, on_alarm
         self.handle: Watch | None = None
+        self.checking = Checking("error" if stop else "never", self._show, raises=False) if check else None
+
+    def _show(self, report: CheckReport) -> None:
+        if not self.options["quiet"]:
+            print(report, file=sys.stderr)
 
     def on_train_begin(self, args: Any, state: Any, control: Any, model: Any = None, **others: Any) -> None:  # noqa: ARG002
+        if (
+            self.checking is not None
+        ):  # watching begins after the check, whose steps are no part of the training
+            self.checking.__enter__()
+        else:
+            self._begin(args, state, model)
+
+    def _begin(self, args: Any, state: Any, model: Any) -> None:
         goal = self._goal(args)
         if goal in OPEN:  # a training that was interrupted does not say so
             OPEN[goal].close()
@@ -84,11 +102,16 @@ class HuggingFaceCallback(Base):
     def _goal(self, args: Any) -> Path:
         return Path(Path(args.output_dir) / "edgewise" if self.to is None else self.to).absolute()
 
-    def on_step_end(self, args: Any, state: Any, control: Any, **others: Any) -> None:  # noqa: ARG002
-        if self.stop and self.handle is not None and any(alarm.failing for alarm in self.handle.alarms):
+    def on_step_end(self, args: Any, state: Any, control: Any, model: Any = None, **others: Any) -> None:  # noqa: ARG002
+        if self.handle is None and self.checking is not None and self.checking.report is not None:
+            self._begin(args, state, model)
+        harmed = self.handle is not None and any(alarm.failing for alarm in self.handle.alarms)
+        if self.stop and (harmed or (self.checking is not None and self.checking.stops)):
             control.should_training_stop = True
 
     def on_train_end(self, args: Any, state: Any, control: Any, **others: Any) -> None:  # noqa: ARG002
+        if self.checking is not None:
+            self.checking.__exit__()
         if self.handle is not None:
             self.handle.close()
             OPEN.pop(self._goal(args), None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import sys
 import warnings
 from collections.abc import Callable, Mapping
 from importlib import import_module
@@ -15,7 +16,9 @@ from torch import Tensor, nn
 from edgewise.errors import BadInput
 from edgewise.monitor.alarm import Alarm
 from edgewise.monitor.watch import Watch
+from edgewise.preflight.check_report import CheckReport
 from edgewise.preflight.during import watch
+from edgewise.preflight.script import Checking
 from edgewise.rehearsal.learning_rate import learning_rate
 from edgewise.rehearsal.rate import Rate
 from edgewise.rehearsal.short_training import FRESH
@@ -37,10 +40,11 @@ class LightningCallback(Base):
     to          the folder for rows and alarms
     budget      what watching may cost, as a share of the training time
     everything  sample every step
-    stop        end the training at an alarm that says it is harmed already
+    stop        end the training at an alarm that says it is harmed already, or at an error of the check
     quiet       say nothing on standard error
     on_alarm    called with every alarm
     rate        what edgewise.learning_rate returned for this training
+    check       check the training at its first optimizer step (`edgewise.check`), and show the report
 
     >>> LightningCallback("runs/a", stop=True).to
     'runs/a'
@@ -56,6 +60,7 @@ class LightningCallback(Base):
         quiet: bool = False,
         on_alarm: Callable[[Alarm], None] | None = None,
         rate: Any = None,
+        check: bool = False,
     ) -> None:
         if Base is object:
             raise BadInput("LightningCallback needs lightning, which is not installed. Install it with pip.")
@@ -68,8 +73,21 @@ class LightningCallback(Base):
         }
         self.to, self.stop, self.on_alarm = to, stop, on_alarm
         self.handle: Watch | None = None
+        self.checking = Checking("error" if stop else "never", self._show, raises=False) if check else None
+
+    def _show(self, report: CheckReport) -> None:
+        if not self.options["quiet"]:
+            print(report, file=sys.stderr)
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+        if (
+            self.checking is not None
+        ):  # watching begins after the check, whose steps are no part of the training
+            self.checking.__enter__()
+        else:
+            self._begin(trainer, pl_module)
+
+    def _begin(self, trainer: Any, pl_module: Any) -> None:
         home = Path(trainer.default_root_dir)
         goal = home / "edgewise" if self.to is None else self.to
         self.handle = watch(
@@ -90,17 +108,21 @@ class LightningCallback(Base):
         assert self.handle is not None
         self.handle.log(loss=loss * trainer.accumulate_grad_batches)  # the trainer has divided it
 
-    def on_train_batch_end(self, trainer: Any, *others: Any) -> None:  # noqa: ARG002
-        if self.stop and self.handle is not None and any(alarm.failing for alarm in self.handle.alarms):
+    def on_train_batch_end(self, trainer: Any, pl_module: Any, *others: Any) -> None:  # noqa: ARG002
+        if self.handle is None and self.checking is not None and self.checking.report is not None:
+            self._begin(trainer, pl_module)
+        harmed = self.handle is not None and any(alarm.failing for alarm in self.handle.alarms)
+        if self.stop and (harmed or (self.checking is not None and self.checking.stops)):
             trainer.should_stop = True
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002
+        if self.checking is not None:
+            self.checking.__exit__()
         if self.handle is not None:
             self.handle.close()
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:  # noqa: ARG002
-        if self.handle is not None:
-            self.handle.close()
+        self.on_train_end(trainer, pl_module)
 
 
 class RehearseLearningRate(Base):

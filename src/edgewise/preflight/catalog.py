@@ -138,10 +138,15 @@ not finite: BROKEN, GRADIENTS, nothing moves, rounded away, update ratio, eps, u
   output
 never written: BROKEN, GRADIENTS, router, constant output, norm eps, collapse, unlike siblings, weight
   scale, sharp attention, update ratio, initialization
+norm size: norm eps, update ratio, collapse, equal heads,
+  constant output
 order of the step: MOTION, does not run, gradient at the step, dead, no gradient, rate zero, constant
   output, wiped
 schedule: rate zero, update ratio, nothing moves, loss rises
 update undone: nothing moves, update ratio, moved without gradient, rounded away
+weight scale: norm eps, equal heads, unlike siblings, gradient through depth, output scale of blocks,
+  first loss, sharp attention, update ratio, collapse, initialization, skip, token share, loss rises,
+  constant output
 data: BROKEN, nothing moves, rounded away, update ratio, eps, uphill, target scale, gradient through
   depth, norm eps, labels, padding in the loss, same samples
 outliers: unlike siblings, untrained among trained, sharp attention, first loss, collapse, initialization
@@ -151,9 +156,6 @@ symmetric: copies, dead, equal heads, collapse, constant output, initialization,
 tie: copies, initialization
 shared: copies, initialization, layers not run
 recipe: initialization, unlike siblings, first loss
-norm size: norm eps, update ratio, collapse, equal heads
-weight scale: norm eps, equal heads, unlike siblings, gradient through depth, output scale of blocks,
-  first loss, sharp attention, update ratio, collapse, initialization, skip, token share, loss rises
 silent norm: GRADIENTS, equal heads, router, constant output, norm eps, collapse, layers not run, unlike
   siblings, initialization, skip
 empty attention row: loss not finite, gradient not finite, attention rows, loss rises, past not seen
@@ -181,6 +183,12 @@ leak: samples mixed, padding is seen, own token not seen, order not seen, tokens
 label offset: own token not seen, first loss, padding in the loss, leak, loss and cross-entropy
 labels: first loss, loss rises, loss and cross-entropy, bounded outputs, padding in the loss, label offset
 bounded outputs: loss rises, first loss, gradient through depth, dead, constant output, labels
+unlike siblings: norm eps, collapse, initialization, gradient through depth, skip, sharp attention, update
+  ratio, first loss, output scale of blocks,
+  constant output
+skip: gradient through depth, collapse, output scale of blocks, no final norm, norm on the skip, past not
+  seen,
+  constant output
 past not seen: order not seen, dead, own token not seen, no gradient
 positions: order not seen, dead
 layers not run: no gradient, no final norm, gradient through depth
@@ -191,10 +199,6 @@ constant output: past not seen, order not seen, dead, collapse, no gradient
 target scale: first loss, loss rises, update ratio, gradient at the step
 class axis: first loss, leak, samples mixed, label offset, labels
 copies: initialization
-unlike siblings: norm eps, collapse, initialization, gradient through depth, skip, sharp attention, update
-  ratio, first loss, output scale of blocks
-skip: gradient through depth, collapse, output scale of blocks, no final norm, norm on the skip, past not
-  seen
 norm on the skip: no final norm, skip
 norm eps: gradient through depth, update ratio
 sharp attention: gradient through depth, collapse

@@ -18,11 +18,11 @@ from edgewise.preflight import (  # noqa: F401  imported for their facts
     data_facts,
     flow_facts,
     gradient_facts,
-    label_facts,
     loop_facts,
     loss_facts,
     motion_facts,
     optimizer_facts,
+    padding_facts,
     softmax_facts,
     start_facts,
     tensor_facts,
@@ -146,7 +146,7 @@ def _take(batches: Any, scan: int) -> list[Any]:
 
 
 def _hopeless(evidence: TrainingEvidence) -> bool:
-    """Whether no pass can run: parts of the model have no numbers."""
+    """Return True if no pass can run: parts of the model have no numbers."""
     return any(p.is_meta for p in evidence.model.parameters())
 
 
@@ -165,7 +165,7 @@ def _judge(
 
 
 def _prepare(evidence: TrainingEvidence) -> None:
-    """Whether the network is causal, which several facts ask."""
+    """Find out if the network is causal, which several facts ask."""
     try:
         flow_facts.influence(evidence)
     except Exception as error:  # noqa: BLE001  the facts that ask say why

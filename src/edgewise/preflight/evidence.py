@@ -81,6 +81,9 @@ class TrainingEvidence:
     loud: Observation | None = None
     reach: Tensor | None = None  # (samples, tokens): gradient of one output row per sample at each token
     reach_rows: list[int] = field(default_factory=list)
+    reaches: list[tuple[Tensor, Tensor]] = field(
+        default_factory=list
+    )  # ids of every token input, and as `reach`
     change: dict[str, Any] = field(default_factory=dict)  # which tokens were changed in `changed`
     events: list[list[str]] = field(default_factory=list)  # of each call of the user's step, in order
     rates_ahead: list[float] = field(default_factory=list)
@@ -97,6 +100,11 @@ class TrainingEvidence:
             for name, tensor in listing(remove_duplicate=False):
                 names.setdefault(id(tensor), []).append(clean(name))
         return names
+
+    @property
+    def named(self) -> list[str]:
+        """Names of all parameters and buffers."""
+        return [name for names in self.names.values() for name in names]
 
     @cached_property
     def parameters(self) -> dict[str, nn.Parameter]:

@@ -12,8 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from edgewise.preflight.catalog import CheckFinding, NotAsked, Undecided, error, fact, finding, warning
-from edgewise.preflight.evidence import TrainingEvidence, parent, rms, rows_of
-from edgewise.preflight.label_facts import tails
+from edgewise.preflight.evidence import TrainingEvidence, parent, rms, rows_of, token_lookups
 from edgewise.preflight.passes import outputs_of
 
 BATCH_NORMS = (nn.modules.batchnorm._BatchNorm,)
@@ -54,14 +53,15 @@ class Influence:
         """The first module whose output moved in this region; the one around it if its input moved there already."""
         base, changed = self.evidence.after_steps()
         for a, b in zip(base.calls, changed.calls, strict=False):
-            if a.name != b.name or not self._differ(a.after, b.after, samples, tokens):
+            if a.name != b.name or not self.differ(a.after, b.after, samples, tokens):
                 continue
-            if self._differ(a.before, b.before, samples, tokens) and a.name:
+            if self.differ(a.before, b.before, samples, tokens) and a.name:
                 return parent(a.name) or "model"
             return a.name or "model"
         return "model"
 
-    def _differ(self, a: Tensor | None, b: Tensor | None, samples: list[int], tokens: slice) -> bool:
+    def differ(self, a: Tensor | None, b: Tensor | None, samples: list[int], tokens: slice) -> bool:
+        """Return True if fingerprints of tokens differ in this region by more than rounding."""
         if a is None or b is None or a.shape != b.shape or a.dim() < 3:
             return False
         shape = tuple(a.shape[:2])
@@ -202,35 +202,6 @@ def samples_mixed(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
     )
 
 
-@fact("order not seen", needs="changed")
-def order_not_seen(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
-    """Compare all other outputs after two tokens were swapped, in networks that see both sides.
-
-    Threshold: none moves; a warning only if a table or buffer of positions exists, else a note: some tasks
-    have no order.
-    Cannot decide: causal networks see order through their mask.
-    """
-    seen = influence(evidence)
-    swap = seen.change.get("swap")
-    if not seen.aligned or swap is None or seen.samples < 2 or not seen.earlier():
-        raise NotAsked("the network is causal, or has one output per sample")
-    rest = [i for i in range(seen.rows) if i not in swap]
-    if int(seen.moved[0].sum()) > 1 and not bool(seen.moved[1, rest].any()):
-        labels = evidence.alignment is not None and evidence.alignment.offset is not None
-        unused = [
-            n
-            for n, p in evidence.parameters.items()
-            if "pos" in n.lower() and not any(g.get(n) is not None and g[n].alive for g in evidence.gradients)  # type: ignore[union-attr]
-        ]
-        yield finding(
-            "warning" if labels or unused else "note",
-            unused or ["model"],
-            "The network does not see the order of its tokens: positions are missing.",
-            f"swapping tokens {swap[0]} and {swap[1]} changes no other output",
-            "add position embeddings, if order matters for the task",
-        )
-
-
 @fact("past not seen", needs="changed")
 def past_not_seen(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
     """Compare the influence matrix: gradient of one output at every token of its sample.
@@ -276,93 +247,12 @@ def own_token_not_seen(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
     blind = [b for b, row in enumerate(rows) if row >= 2 and not reach[b, row] > 1e-7 * float(reach[b].max())]
     if blind and len(blind) == sum(row >= 2 for row in rows):
         yield warning(
-            [_first_mixer(evidence)],
+            [first_mixer(evidence)],
             "An output does not see its own token, the last one it may see.",
             f"the influence of token {rows[blind[0]]} on output {rows[blind[0]]} is zero, that of others "
             f"is not",
             "the causal mask hides the diagonal, or inputs are shifted by one more than needed",
         )
-
-
-@fact("padding is seen", needs="changed")
-def padding_is_seen(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
-    """Compare the influence matrix at padding tokens with the mask that was passed.
-
-    Threshold: padding reaches scored outputs in every padded sample, more than 1 % of a token's influence.
-    Cannot decide: without an attention mask in the batch: a note, since padding may be meant as text.
-    """
-    reach, rows = _reach(evidence)
-    alignment = evidence.alignment
-    assert alignment is not None
-    mask = _padding_mask(evidence, alignment.ids)
-    if mask is None:
-        raise NotAsked("no padding")
-    pads, declared = mask
-    seen_pads, shares = 0, []
-    for b, row in enumerate(rows):
-        text = ~pads[b]
-        if row < 0 or not pads[b].any() or not text.any() or bool(pads[b, min(row, pads.shape[1] - 1)]):
-            continue
-        share = float(reach[b][pads[b]].max()) / max(float(reach[b][text].median()), 1e-30)
-        shares.append(share)
-        seen_pads += share > 0.01
-    if shares and seen_pads == len(shares):
-        inverted = declared and _text_hidden(reach, rows, pads)
-        yield finding(
-            "warning" if declared else "note",
-            [_first_mixer(evidence)],
-            "The padding mask is inverted: padding is attended to and text is not."
-            if inverted
-            else "Padding tokens influence the outputs of real tokens: the padding mask is not applied.",
-            f"in all {len(shares)} padded samples that were looked at, up to {max(shares):.0%} of the "
-            f"influence of a real token",
-            "pass the attention mask on, True (or 0 if additive) where a key may be seen",
-            share=max(shares),
-        )
-
-
-def _text_hidden(reach: Tensor, rows: list[int], pads: Tensor) -> bool:
-    hidden = []
-    for b, row in enumerate(rows):
-        if row < 2 or not pads[b].any():
-            continue
-        others = (~pads[b]).clone()
-        others[row] = False
-        hidden.append(not bool((reach[b][others] > 1e-7 * float(reach[b].max())).any()))
-    return bool(hidden) and all(hidden)
-
-
-def _padding_mask(evidence: TrainingEvidence, ids: Tensor) -> tuple[Tensor, bool] | None:
-    """Which tokens are padding, and whether a mask of the batch says so."""
-    batch = evidence.batches[0]
-    items = (
-        batch.items()
-        if hasattr(batch, "items")
-        else enumerate(batch)
-        if isinstance(batch, (list, tuple))
-        else []
-    )
-    for key, value in items:
-        if not torch.is_tensor(value) or value.shape != ids.shape or torch.equal(value, ids):
-            continue
-        values = set(value.unique().tolist()) if value.numel() < 1 << 20 else set()
-        if values == {0, 1} or values == {False, True}:
-            ends = tails(ids)
-            pads = value == 0
-            if ends is not None and bool((ids[value == 1] == ends[0]).float().mean() > 0.9):
-                pads = value == 1
-            if bool(pads[:, -1].any()) or bool(pads[:, 0].any()) or "mask" in str(key):
-                return pads, True
-    ends = tails(ids)
-    if ends is None:
-        return None
-    token, lengths = ends
-    pads = torch.zeros_like(ids, dtype=torch.bool)
-    for b, length in enumerate(lengths):
-        if length >= 3:
-            pads[b, ids.shape[1] - length + 1 :] = True
-    del token
-    return pads, False
 
 
 @fact("source not seen", needs="changed", cost="S")
@@ -371,8 +261,6 @@ def source_not_seen(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
 
     Threshold: a second token input whose table gets no gradient in any step.
     """
-    from edgewise.preflight.evidence import token_lookups
-
     lookups = list(token_lookups(evidence.seen()))
     different = {id(x.table): x for x in lookups}
     if len(different) < 2 or not evidence.gradients:
@@ -405,7 +293,7 @@ def influence_without_gradient(evidence: TrainingEvidence) -> Iterator[CheckFind
         raise NotAsked("the output lies before the changed token")
     if bool(seen.moved[0, row]) and float(reach[0, seen.token]) == 0:
         yield warning(
-            [_first_mixer(evidence)],
+            [first_mixer(evidence)],
             "Information flows forward between tokens, the gradient does not flow back.",
             f"output {row} depends on token {seen.token}, and its gradient there is exactly zero",
             "look for detach() or no_grad between attention and loss",
@@ -423,52 +311,7 @@ def _reach(evidence: TrainingEvidence) -> tuple[Tensor, list[int]]:
     return evidence.reach, evidence.reach_rows
 
 
-def _first_mixer(evidence: TrainingEvidence) -> str:
+def first_mixer(evidence: TrainingEvidence) -> str:
     """The module of the first attention."""
     softmaxes = evidence.seen().softmaxes
     return (softmaxes[0].place or "model") if softmaxes else "model"
-
-
-@fact("positions", needs="pass")
-def positions(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
-    """Compare the rows that every table is asked for; positions with one another.
-
-    Threshold: a table of at least 8 rows asked for one row only by all tokens; positions that run backward or
-    repeat.
-    """
-    seen = evidence.seen()
-    tokens = max((x.ids.shape[-1] for x in seen.lookups if x.ids.dim() >= 1), default=0)
-    for lookup in seen.lookups:
-        ids, size = lookup.ids, lookup.table.shape[0]
-        if ids.dim() == 0 or ids.is_floating_point() or ids.shape[-1] < 4:
-            continue
-        named = "pos" in lookup.place.lower()
-        if ids.unique().numel() == 1 and size >= max(8, tokens) and (named or size < 4 * tokens + 4):
-            yield warning(
-                lookup.place or "model",
-                "All tokens get the same position.",
-                f"a table of {size} rows is asked for row {int(ids.flatten()[0])} only",
-                "index the position table by arange(length)",
-            )
-        elif named and ids.dim() == 2 and ids.shape[0] > 1 and ids.shape[0] == tokens != ids.shape[1]:
-            continue
-        elif named and ids.dim() <= 2:
-            steps = ids.reshape(-1, ids.shape[-1]).diff(dim=-1)
-            if bool((steps == -1).all()):
-                yield warning(
-                    lookup.place,
-                    "Positions run backward.",
-                    f"from {int(ids.flatten()[0])} down to {int(ids.reshape(-1, ids.shape[-1])[0, -1])}",
-                    "arange(length), not its flip",
-                )
-            elif ids.dim() == 2 and ids.shape[0] > 2 and _over_batch(ids):
-                yield warning(
-                    lookup.place,
-                    "Positions count samples, not tokens: all tokens of a sample share one.",
-                    f"row b of the positions is b everywhere, for {ids.shape[0]} samples",
-                    "count along the token axis",
-                )
-
-
-def _over_batch(ids: Tensor) -> bool:
-    return bool((ids == ids[:, :1]).all()) and ids[:, 0].unique().numel() == ids.shape[0]

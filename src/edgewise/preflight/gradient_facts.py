@@ -52,7 +52,14 @@ def no_gradient(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
         )
         return
     idle = [n for n in none if parent(n) not in called]
-    lost = [n for n in none if parent(n) in called and _own_work(evidence, n)]
+    empty = {c.name for c in seen.calls if 0 in c.shape}  # such as a window that is longer than the batch
+    lost = [
+        n
+        for n in none
+        if parent(n) in called
+        and _own_work(evidence, n)
+        and not any(n.startswith(e + ".") for e in empty if e)
+    ]
     if lost:
         share = sum(trainable[n].numel() for n in lost) / sum(p.numel() for p in trainable.values())
         yield error(
@@ -111,7 +118,8 @@ def dead(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
         return  # nothing moved: zeros cannot wake up
     zero = [n for n in still if not rms(evidence.trainable[n]) > 0]
     heavy = sum(evidence.trainable[n].numel() for n in still)
-    tiny = heavy <= 4 or all(evidence.trainable[n].dim() < 2 and n.endswith("bias") for n in still)
+    tiny = heavy < 0.005 * sum(p.numel() for p in evidence.trainable.values()) and not zero
+    tiny = tiny or heavy <= 4 or all(evidence.trainable[n].dim() < 2 and n.endswith("bias") for n in still)
     shift = all(re.search(r"(^|[._])k(ey)?(_proj|_lin)?\.bias$|key\.bias$", n) for n in still)
     yield finding(
         "note" if tiny or shift else "error" if zero else "warning",

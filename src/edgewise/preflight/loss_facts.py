@@ -11,7 +11,7 @@ from torch import Tensor
 from edgewise.preflight.catalog import CheckFinding, NotAsked, Undecided, error, fact, finding, note, warning
 from edgewise.preflight.evidence import TrainingEvidence, rms
 from edgewise.preflight.observer import LossCall
-from edgewise.preflight.passes import readout
+from edgewise.preflight.passes import contrastive, readout
 
 CLASSES = ("cross_entropy", "nll_loss")
 REGRESSIONS = ("mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss")
@@ -65,7 +65,7 @@ def loss_not_finite(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
 def first_loss(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
     """Compare the cross-entropy with ln V, V classes as the call has them.
 
-    Threshold: warning above ln V + 2, error above 2 ln V + 2, for fresh weights that are all trained: logits
+    Threshold: warning above ln V + 2, error above 4 ln V + 4, for fresh weights that are all trained: logits
     of variance s² cost s²/2.
     Cannot decide: trained, adapted or half-frozen weights: a note; below ln V: trained, prior bias, or a
     leak.
@@ -79,7 +79,7 @@ def first_loss(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
     entropy, chance = evidence.facts["cross-entropy"], evidence.facts["chance"]
     if not math.isfinite(entropy) or entropy <= chance + 1:
         return
-    severity = "error" if entropy > 2 * chance + 2 else "warning" if entropy > chance + 2 else "note"
+    severity = "error" if entropy > 4 * chance + 4 else "warning" if entropy > chance + 2 else "note"
     if not evidence.fresh or not evidence.all_trainable:
         severity = "note"
     rows = evidence.class_rows
@@ -90,7 +90,7 @@ def first_loss(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
     yield finding(
         severity,
         places,
-        "The loss at the start is far above that of guessing (chance).",
+        "The first loss is far above that of guessing: the loss should start at chance.",
         f"cross-entropy {entropy:.1f}, guessing gives {chance:.2f} (ln {rows[3]}); logits have spread "
         f"{spread:.2g}",
         "the logits are too large: draw the readout with a smaller standard deviation"
@@ -154,7 +154,7 @@ def bounded_outputs(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
     rows = evidence.class_rows
     logits = rows[0][rows[2]].float() if rows is not None else None
     head = readout(evidence)
-    place = "loss" if head is None else head[0]
+    place = "loss" if head is None or contrastive(evidence) else head[0]
     if call.name == "cross_entropy" and logits is not None and logits.shape[0] >= 4 and logits.shape[1] >= 3:
         sums = logits.sum(-1)
         if bool((logits >= 0).all()) and float((sums - 1).abs().max()) < 1e-2:
@@ -218,6 +218,8 @@ def bounded_outputs(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
     if not values.isfinite().all() or values.numel() == 0:
         raise Undecided("scaled outputs are not finite")
     low, high, classes = float(values.min()), float(values.max()), logits.shape[1]
+    if contrastive(evidence) and any(p.numel() == 1 for p in evidence.trainable.values()):
+        raise NotAsked("a learned temperature can widen the outputs")
     if high - low < 50 and classes >= 2:
         yield _bounded(
             place,
@@ -242,7 +244,7 @@ def bounded_outputs(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
 def _out_of_reach(evidence: TrainingEvidence, call: LossCall, place: str) -> Iterator[CheckFinding]:
     """Regression targets beyond the bounds of the outputs, whatever the readout says."""
     loud = None if evidence.loud is None else evidence.loud.main_loss
-    if loud is None or not loud.outputs.isfinite().all() or loud.outputs.numel() < 8:
+    if loud is None or not loud.outputs.isfinite().all() or loud.outputs.numel() < 4:
         raise NotAsked("no Linear readout was found whose input could be scaled")
     both = torch.cat([loud.outputs.flatten(), call.outputs.flatten()]).float()
     low, high, targets = float(both.min()), float(both.max()), call.labels.float()
@@ -271,7 +273,7 @@ def _bounded(place: str, low: float, high: float, classes: int, evidence: str) -
         place,
         "The outputs are bounded before the loss, which can never become small.",
         f"{evidence}; the loss cannot fall below {floor:.2g}",
-        "give raw logits to the loss, without softmax, sigmoid or tanh",
+        "give raw logits to the loss, without softmax, sigmoid or tanh; divide cosines by a temperature below one",
         low=low,
         high=high,
         floor=floor,

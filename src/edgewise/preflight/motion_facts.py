@@ -248,7 +248,8 @@ def eps(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
 def loss_rises(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
     """Compare the loss of the first batch before and after the steps.
 
-    Threshold: 30 % and 0.1 higher: a warning; not finite: an error; only with a rate above zero.
+    Threshold: 30 % and 0.1 higher: a warning, on trained weights only above guessing; not finite: an error;
+    only with a rate above zero.
     Cannot decide: anything finer needs `edgewise rate`.
     """
     records = evidence.taken()
@@ -272,7 +273,9 @@ def loss_rises(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
             "lower the learning rate",
         )
     elif after > first + 0.3 * abs(first) + 0.1:
-        yield warning(
+        chance = evidence.facts.get("chance", math.inf)
+        yield finding(
+            "warning" if evidence.fresh or after > 1.3 * max(chance, first) else "note",
             ["step", "optimizer"],
             "Training raises the loss: the rate is too high, or the step goes the wrong way.",
             f"{len(records)} real steps take the loss of the first batch from {first:.3g} to {after:.3g}",

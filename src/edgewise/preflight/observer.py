@@ -99,6 +99,7 @@ class Observation:
     error: BaseException | None = None
     stack: list[str] = field(default_factory=list)
     drew: bool = False  # random numbers were drawn
+    waves: bool = False  # sines or cosines were computed: positions
 
     @property
     def place(self) -> str:
@@ -324,6 +325,8 @@ class Observer(TorchFunctionMode):
                     and out.shape == self._weights[source][1].shape
                 ):
                     self._weights[id(out)] = (self._weights[source][0], out)
+            elif name in ("cos", "sin", "polar"):
+                self.seen.waves = True
             elif name in ("layer_norm", "rms_norm") and torch.is_tensor(args[0]):
                 shape = _argument(args, kwargs, 1, "normalized_shape", ())
                 self.seen.norms_over.append((self.seen.place, tuple(args[0].shape), tuple(shape)))

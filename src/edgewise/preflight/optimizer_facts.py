@@ -243,3 +243,22 @@ def rate_scale(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
                 rate=rate,
             )
             return
+
+
+@fact("half precision", needs="optimizer")
+def half_precision(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
+    """Compare the dtype of trained weights.
+
+    Threshold: float16 weights in an optimizer: gradients below 6e-8 vanish, steps are rounded away.
+    Cannot decide: bfloat16 that is meant: see *rounded away*.
+    """
+    if evidence.optimizer is None:
+        raise NotAsked("no optimizer was given")
+    low = [n for n, p in evidence.trainable.items() if p.dtype == torch.float16]
+    if low:
+        yield warning(
+            low,
+            "Weights are trained in float16.",
+            f"{len(low)} trainable parameters are float16",
+            "keep the weights in float32 and use autocast with a GradScaler",
+        )

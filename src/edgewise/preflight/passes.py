@@ -181,7 +181,7 @@ class Passes:
         return seen
 
     def _at_outputs(self, seen: Observation) -> None:
-        """What the loss asks of the logits, as a multiple of what its cross-entropy asks."""
+        """Compare the gradient at the logits with that of the cross-entropy inside the loss."""
         call = seen.main_loss
         if (
             call is None
@@ -203,40 +203,40 @@ class Passes:
             self.evidence.data["at outputs"] = (share, off, float(entropy.detach()), seen.number)
 
     def _reach(self, seen: Observation) -> None:
-        evidence, call = self.evidence, seen.main_loss
-        alignment = evidence.alignment
-        if call is None or alignment is None or not call.outputs.requires_grad:
+        """The gradient of one output row per sample at every token of every input."""
+        evidence, call, alignment = self.evidence, seen.main_loss, self.evidence.alignment
+        lookups = [x for x in token_lookups(seen) if x.output is not None]
+        if call is None or not lookups or not call.outputs.requires_grad:
             return
-        lookup = next(
-            (
-                item
-                for item in token_lookups(seen)
-                if item.output is not None
-                and item.place == alignment.place
-                and torch.equal(item.ids, alignment.ids)
-            ),
-            None,
-        )
-        rows = rows_of(call)
-        if lookup is None or rows is None:
+        samples, rows = lookups[0].ids.shape[0], rows_of(call)
+        if alignment is not None and rows is not None:
+            logits, kept = rows[0].view(samples, alignment.rows, -1), alignment.kept
+        elif call.outputs.dim() and call.outputs.shape[0] == samples:
+            logits, kept = call.outputs.reshape(samples, 1, -1), torch.ones(samples, 1, dtype=torch.bool)
+        else:
             return
-        logits = rows[0].view(alignment.ids.shape[0], alignment.rows, -1)
         generator = torch.Generator().manual_seed(1)
         direction = torch.randn(logits.shape[-1], generator=generator).to(logits)
-        chosen = []
-        total = logits.new_zeros(())
-        for b in range(logits.shape[0]):
-            scored = alignment.kept[b].nonzero().flatten().tolist()
-            if not scored:
-                chosen.append(-1)
-                continue
-            row = scored[-1] if b % 2 == 0 else scored[len(scored) // 2]
-            chosen.append(row)
-            total = total + logits[b, row] @ direction
+        total, chosen = logits.new_zeros(()), []
+        for b in range(samples):
+            scored = kept[b].nonzero().flatten().tolist()
+            chosen.append(scored[-1 if b % 2 == 0 else len(scored) // 2] if scored else -1)
+            total = total + (logits[b, chosen[-1]] @ direction if scored else 0)
         total.backward()
-        gradient = lookup.output.grad
-        if gradient is not None and gradient.dim() >= 3 and gradient.shape[:2] == alignment.ids.shape:
-            evidence.reach, evidence.reach_rows = gradient.float().flatten(2).norm(dim=-1), chosen
+        evidence.reach_rows = chosen
+        for lookup in lookups:
+            assert lookup.output is not None
+            gradient = lookup.output.grad
+            if gradient is None or gradient.dim() < 3 or gradient.shape[:2] != lookup.ids.shape:
+                continue
+            reach = gradient.float().flatten(2).norm(dim=-1)
+            evidence.reaches.append((lookup.ids, reach))
+            if (
+                alignment is not None
+                and lookup.place == alignment.place
+                and torch.equal(lookup.ids, alignment.ids)
+            ):
+                evidence.reach = reach
 
     def _token_edit(self) -> Edit | None:
         """Replace token j of the first sample, swap two tokens of the second; None without token ids."""
@@ -332,20 +332,24 @@ class Passes:
 
 
 def readout(evidence: TrainingEvidence) -> tuple[str, nn.Linear] | None:
-    """The last Linear layer whose outputs are as many as the classes or targets of the loss."""
+    """The last Linear layer whose outputs are as many as the classes, or the last one of all for other losses."""
     call = None if evidence.first is None else evidence.first.main_loss
     if evidence.first is None or call is None:
         return None
-    rows = evidence.class_rows
-    width = rows[3] if rows is not None else call.outputs.shape[-1] if call.outputs.dim() else 1
+    rows = None if contrastive(evidence) else evidence.class_rows
     for made in reversed(evidence.first.calls):
-        if (
-            isinstance(made.module, nn.Linear)
-            and (made.shape[-1:] == (width,) or math.prod(made.shape) == call.outputs.numel())
-            and is_readable(made.module.weight)
-        ):
+        fits = rows is None or made.shape[-1:] == (rows[3],)
+        if fits and isinstance(made.module, nn.Linear) and is_readable(made.module.weight):
             return made.name, made.module
     return None
+
+
+def contrastive(evidence: TrainingEvidence) -> bool:
+    """Return True if the outputs are samples by samples, and every sample is asked for itself."""
+    rows = evidence.class_rows
+    if rows is None or rows[0].shape[0] != rows[3] or rows[3] < 3:
+        return False
+    return bool((rows[1] == torch.arange(rows[3], device=rows[1].device)).all())
 
 
 def outputs_of(seen: Observation) -> Tensor | None:
@@ -403,7 +407,7 @@ def look_closely(evidence: TrainingEvidence) -> Look:
         kept: dict[str, Any] = {"finite": bool(after.isfinite().all()), "size": rms(after)}
         if before is not None and hasattr(before, "to_local"):
             return kept
-        if is_norm(module) and before is not None:
+        if before is not None and (is_norm(module) or _normalizes(module, before, after)):
             kept |= _norm(module, before, after)
         if (
             name in evidence.blocks
@@ -425,6 +429,18 @@ def look_closely(evidence: TrainingEvidence) -> Look:
     return look
 
 
+def _normalizes(module: nn.Module, before: Tensor, after: Tensor) -> bool:
+    """Return True for a layer that has only gains and makes tokens of different sizes equally large."""
+    own = list(module.parameters(recurse=False))
+    if not own or list(module.children()) or before.shape != after.shape or before.dim() < 3:
+        return False
+    if any(p.dim() != 1 or p.numel() != after.shape[-1] for p in own):
+        return False
+    sizes = [x[:4].float().pow(2).mean(-1).sqrt() for x in (before, after)]
+    spread = [float(s.std() / s.mean().clamp(min=1e-12)) for s in sizes]
+    return spread[0] > 1e-3 and spread[1] < 0.2 * spread[0]
+
+
 def _norm(module: nn.Module, before: Tensor, after: Tensor) -> dict[str, Any]:
     kept: dict[str, Any] = {
         "norm": True,
@@ -432,6 +448,11 @@ def _norm(module: nn.Module, before: Tensor, after: Tensor) -> dict[str, Any]:
         "pointer": before.data_ptr(),
         "out": after[:2].float(),
     }
+    gain = next((p for p in module.parameters(recurse=False) if p.numel() == after.shape[-1]), None)
+    if gain is not None and is_readable(gain) and after.dim() >= 3:
+        size, scale = rms(after), local(gain.detach()).float()
+        sizes = (size, size / max(rms(scale), 1e-12), size / max(rms(scale + 1), 1e-12))
+        kept["unit"] = min(sizes, key=lambda x: abs(math.log(max(x, 1e-12))))
     eps = getattr(module, "eps", None)
     if isinstance(eps, float):
         variance = float(before.float().var(-1, unbiased=False).mean()) if before.shape[-1] > 1 else 0.0

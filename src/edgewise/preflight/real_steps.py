@@ -52,7 +52,7 @@ class RealSteps:
             evidence.rates_ahead = self._rates_ahead()
 
     def _sleeping(self) -> bool:
-        """Whether some gradient was exactly zero in every step so far, though it exists."""
+        """Return True if some gradient was exactly zero in every step so far, though it exists."""
         every = self.evidence.gradients
         return any(
             every[0].get(n) is not None
@@ -216,7 +216,7 @@ class RealSteps:
 
 
 class _Events(TorchFunctionMode):
-    """What one call of the user's step does, in order; `unused` lasts from one call to the next."""
+    """The calls of one user step, in order; `unused` lasts from one call to the next."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,7 +1,8 @@
-"""A script that was not edited: run it, find model, batch, loss and optimizer by what is called, and check them.
+"""A loop or script that was not edited: find model, batch, loss and optimizer by what is called, and check them.
 
-The check is made when an optimizer steps for the first time: the outermost module that holds its parameters is the
-model, the arguments of its last call are the batch, and the loss function that was seen is called again on its outputs.
+The check is made once, when an optimizer steps for the first time: the outermost module that holds its parameters is
+the model, the arguments of its last call are the batch, and the loss function that was seen is called again on its
+outputs.
 """
 
 from __future__ import annotations
@@ -10,14 +11,15 @@ import os
 import runpy
 import sys
 from collections.abc import Callable
+from functools import wraps
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.optim.optimizer import register_optimizer_step_pre_hook
-from torch.overrides import TorchFunctionMode
 
 from edgewise import user_code
 from edgewise.errors import BadInput
@@ -29,56 +31,90 @@ SEVERE = {"error": ("error",), "warning": ("error", "warning"), "never": ()}
 Show = Callable[[CheckReport], None]
 
 
-class Listener(TorchFunctionMode):
-    """Remember outermost module calls and loss calls until the first optimizer step, then check once."""
+class Checking:
+    """Check the loop inside once, at its first optimizer step: `with Checking(stop_on="error"): train()`.
 
-    def __init__(self, stop_on: str, show: Show) -> None:
-        super().__init__()
-        self._stop_on, self._show, self._depth = stop_on, show, 0
+    Remember outermost module calls and loss calls until the first optimizer step, then check.
+
+    model    count steps of optimizers that hold parameters of this model only; default: any
+    stop_on  raise `SystemExit` at findings of this severity; "never": only show them
+    show     called with the report
+    raises   False: `stops` says that the loop should end
+    """
+
+    def __init__(
+        self,
+        stop_on: str = "never",
+        show: Show = print,
+        *,
+        model: nn.Module | None = None,
+        raises: bool = True,
+    ) -> None:
+        if stop_on not in SEVERE:
+            raise BadInput(f"stop_on must be one of {', '.join(SEVERE)}, got {stop_on!r}.")
+        self._stop_on, self._show, self._raises, self._depth, self._busy = stop_on, show, raises, 0, False
+        self._own = None if model is None else {id(p) for p in model.parameters()}
         self._calls: list[Call] = []
         self._losses: list[tuple[Any, Tensor, Tensor, tuple[Any, ...], dict[str, Any]]] = []
         self._handles: list[Any] = []
+        self._functions: dict[str, Any] = {}
         self.report: CheckReport | None = None
-        self._busy = False
 
-    def __torch_function__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        kwargs = kwargs or {}
-        name = getattr(func, "__name__", "")
-        if name in LOSSES and not self._busy and self.report is None and len(args) >= 2:
-            self._losses = [*self._losses[-8:], (func, args[0].detach(), args[1].detach(), args[2:], kwargs)]
-        return func(*args, **kwargs)
-
-    def start(self) -> None:
-        """Listen to every module and optimizer of the process."""
+    def __enter__(self) -> Checking:
+        """Listen to every module, loss function and optimizer of the process."""
 
         def enter(*_: object) -> None:
             self._depth += 1
 
-        def leave(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
+        def leave(module: nn.Module, args: tuple[Any, ...], *rest: Any) -> None:
             self._depth = max(0, self._depth - 1)
-            if self._depth == 0 and not self._busy and torch.is_grad_enabled():
+            kwargs, output = rest if len(rest) == 2 else ({}, None)  # torch leaves them out if forward raised
+            if self._depth == 0 and not self._busy and output is not None and torch.is_grad_enabled():
                 outputs = [t.detach() for t in tensors_in(output) if t.is_floating_point()]
                 self._calls = [*self._calls[-8:], Call(module, args, kwargs, outputs)]
 
         self._handles = [
             register_module_forward_pre_hook(enter),
-            register_module_forward_hook(leave, with_kwargs=True),
-            register_optimizer_step_pre_hook(self._step),
+            register_module_forward_hook(leave, with_kwargs=True, always_call=True),
         ]
+        self._at_step = register_optimizer_step_pre_hook(self._step)
+        for name in LOSSES:
+            self._functions[name] = getattr(F, name)
+            setattr(F, name, self._hearing(self._functions[name]))
+        return self
 
-    def stop(self) -> None:
+    def _hearing(self, function: Any) -> Any:
+        @wraps(function)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            outputs = args[0] if args else kwargs.get("input")
+            labels = args[1] if len(args) > 1 else kwargs.get("target")
+            heard = torch.is_tensor(outputs) and torch.is_tensor(labels) and not torch.compiler.is_compiling()
+            if heard and not self._busy and self.report is None:
+                options = {k: v for k, v in kwargs.items() if k not in ("input", "target")}
+                item = (function, outputs.detach(), labels.detach(), args[2:], options)
+                self._losses = [*self._losses[-8:], item]
+            return function(*args, **kwargs)
+
+        return call
+
+    def __exit__(self, *_: object) -> None:
         """Listen no longer."""
+        self._quiet()
+        self._at_step.remove()
+
+    def _quiet(self) -> None:
+        """Forget modules and losses; the optimizer's hooks are running and stay."""
         for handle in self._handles:
             handle.remove()
-        self._handles = []
+        for name, function in self._functions.items():
+            setattr(F, name, function)
+        self._handles, self._functions, self._calls, self._losses = [], {}, [], []
 
     def _step(self, optimizer: torch.optim.Optimizer, *_: object) -> None:
-        if self._busy or self.report is not None:
-            return
-        call = self._model_of(optimizer)
-        if call is None:
+        held = {id(p) for g in optimizer.param_groups for p in g["params"]}
+        call = self._model_of(held)
+        strange = self._own is not None and not held & self._own
+        if self._busy or self.report is not None or call is None or strange:
             return
         self._busy = True
         try:
@@ -86,14 +122,19 @@ class Listener(TorchFunctionMode):
             self.report = check(call.module, [batch], self._loss(call), optimizer)
         finally:
             self._busy = False
-        self.stop()
+        self._quiet()
         self._show(self.report)
-        if any(f.severity in SEVERE[self._stop_on] for f in self.report.findings):
+        if self.stops and self._raises:
             raise SystemExit(self.report.exit_code)
 
-    def _model_of(self, optimizer: torch.optim.Optimizer) -> Call | None:
+    @property
+    def stops(self) -> bool:
+        """True if the report has findings at which to stop."""
+        findings = [] if self.report is None else self.report.findings
+        return any(f.severity in SEVERE[self._stop_on] for f in findings)
+
+    def _model_of(self, held: set[int]) -> Call | None:
         """The last outermost call of the module that holds most of the optimizer's parameters."""
-        held = {id(p) for g in optimizer.param_groups for p in g["params"]}
         best, most = None, -1
         for call in self._calls:
             own = [p for p in call.module.parameters() if p.requires_grad]
@@ -167,11 +208,10 @@ def run_script(command: list[str], *, stop_on: str, show: Show) -> int:
     target, arguments = (rest[1], rest[2:]) if module else (rest[0], rest[1:])
     if not module and not Path(target).is_file():
         raise BadInput(f"{target} does not exist. Write: edgewise check -- python train.py ...")
-    listener = Listener(stop_on, show)
+    listener = Checking(stop_on, show)
     old_arguments, old_path = sys.argv, list(sys.path)
     sys.argv = [target, *arguments]
     sys.path.insert(0, os.getcwd() if module else str(Path(target).resolve().parent))
-    listener.start()
     code = 0
     try:
         with listener:
@@ -183,7 +223,6 @@ def run_script(command: list[str], *, stop_on: str, show: Show) -> int:
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else 0 if end.code is None else 1
     finally:
-        listener.stop()
         sys.argv, sys.path[:] = old_arguments, old_path
     if listener.report is None:
         raise BadInput("the script ended before any optimizer stepped: nothing was checked.")

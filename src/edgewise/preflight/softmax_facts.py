@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from edgewise.preflight.catalog import CheckFinding, NotAsked, Undecided, error, fact, finding, warning
+from edgewise.preflight.catalog import CheckFinding, NotAsked, error, fact, finding, warning
 from edgewise.preflight.evidence import TrainingEvidence
 from edgewise.preflight.observer import MASKED, Softmax
 
@@ -37,7 +37,7 @@ def softmax_axis(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
     wrong = [
         s.place or "model"
         for s in _softmaxes(evidence)
-        if s.axis != s.scores.dim() - 1 and (s.scores.dim() >= 4 or s.scores.shape[-1] == s.scores.shape[-2])
+        if s.axis != s.scores.dim() - 1 and s.scores.shape[-1] == s.scores.shape[-2]
     ]
     if wrong:
         yield warning(
@@ -212,6 +212,43 @@ def sharp_attention(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
         )
 
 
+@fact("far keys preferred", needs="pass")
+def far_keys_preferred(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
+    """Compare the part of the scores that all samples share with the distance of query and key.
+
+    Threshold: it grows with the distance in every head (correlation above 0.9) by more than one; fresh weights.
+    """
+    calls = _over_keys(evidence)
+    if not evidence.fresh:
+        raise NotAsked("the weights are trained")
+    places = []
+    for s in calls:
+        n = s.scores.shape[-1]
+        if s.scores.shape[-2] != n or n < 8:
+            continue
+        steps = torch.arange(n, device=s.scores.device)
+        distance = (steps[:, None] - steps[None]).abs().float()
+        rises = []
+        for head in s.scores.float().mean(0):
+            seen = head > MASKED
+            x, y = distance[seen], head[seen]
+            if x.numel() < n:
+                continue
+            slope = float(((x - x.mean()) * (y - y.mean())).sum() / (x - x.mean()).pow(2).sum())
+            tight = float(torch.corrcoef(torch.stack([x, y]))[0, 1]) > 0.9
+            rises.append(tight and slope > 0)
+            rises[-1] = rises[-1] and (slope * n > 1 or len(rises) > 1)
+        if rises and all(rises):
+            places.append(s.place or "model")
+    if places:
+        yield warning(
+            places,
+            "Attention prefers distant keys: the position bias grows with the distance.",
+            "the bias of the scores rises with the distance of query and key in every head (the sign of ALiBi)",
+            "subtract slope times distance (ALiBi): near keys are preferred",
+        )
+
+
 @fact("equal heads", needs="pass")
 def equal_heads(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
     """Compare the weights of the heads with one another.
@@ -249,7 +286,7 @@ def scores_of_tokens(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
     calls = _softmaxes(evidence)
     alignment = evidence.alignment
     if alignment is None:
-        raise Undecided("the number of tokens is not known")
+        raise NotAsked("the number of tokens is not known")
     samples, tokens = alignment.ids.shape
     if samples == tokens or samples < 4:
         raise NotAsked("too few samples to tell")

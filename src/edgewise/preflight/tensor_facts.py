@@ -429,7 +429,7 @@ def weight_scale(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
 def untrained_among_trained(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
     """Compare largest singular value over that of an independent draw, by kind of matrix.
 
-    Threshold: a kind of at least two below 1.03 while the median of the others is above 1.4.
+    Threshold: a kind of at least two below 1.03 while the median of the others is above 2.5.
     Cannot decide: lightly trained weights look fresh; single new heads: a note.
     """
     kinds: dict[str, dict[str, float]] = defaultdict(dict)
@@ -441,7 +441,7 @@ def untrained_among_trained(evidence: TrainingEvidence) -> Iterator[CheckFinding
         if len(others) < 4 or sum(e > 1.15 for e in others) < 0.7 * len(others):
             continue
         if max(edges.values()) < 1.03:
-            sure = len(edges) > 1 and median(others) > 1.4
+            sure = len(edges) > 1 and median(others) > 2.5
             yield finding(
                 "warning" if sure else "note",
                 list(edges),
@@ -456,12 +456,17 @@ def untrained_among_trained(evidence: TrainingEvidence) -> Iterator[CheckFinding
 def frozen_and_fresh(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
     """Compare `requires_grad` with the spectrum.
 
-    Threshold: more than 20 % of the parameters are frozen random draws, and nothing is trained.
+    Threshold: more than 20 % of the parameters are frozen random draws, and nothing is trained; or a Linear
+    layer is exactly torch's default draw while most other frozen ones are not.
     Cannot decide: random features that are frozen on purpose.
     """
     frozen = {n for n in evidence.edges if not evidence.parameters[n].requires_grad}
     if not frozen:
         raise NotAsked("nothing is frozen")
+    drawn = list(_frozen_as_drawn(evidence))
+    if drawn:
+        yield from drawn
+        return
     raw = [n for n in frozen if evidence.edges[n] < 1.07 and n not in evidence.tables]
     total = sum(p.numel() for p in evidence.parameters.values())
     share = sum(evidence.parameters[n].numel() for n in raw) / max(1, total)
@@ -476,20 +481,22 @@ def frozen_and_fresh(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
         )
 
 
-@fact("half precision", needs="optimizer")
-def half_precision(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
-    """Compare the dtype of trained weights.
-
-    Threshold: float16 weights in an optimizer: gradients below 6e-8 vanish, steps are rounded away.
-    Cannot decide: bfloat16 that is meant: see *rounded away*.
-    """
-    if evidence.optimizer is None:
-        raise NotAsked("no optimizer was given")
-    low = [n for n, p in evidence.trainable.items() if p.dtype == torch.float16]
-    if low:
+def _frozen_as_drawn(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
+    """Single frozen Linear layers that are torch's default draw to the last digit, among others that are not."""
+    linear = {
+        n: is_default_draw(m.weight.detach())
+        for n, m in evidence.model.named_modules()
+        if isinstance(m, nn.Linear)
+        and not m.weight.requires_grad
+        and is_readable(m.weight)
+        and m.weight.numel() >= 128
+    }
+    drawn = [n for n, default in linear.items() if default]
+    if drawn and len(drawn) <= 0.3 * len(linear) and len(linear) >= 3:
         yield warning(
-            low,
-            "Weights are trained in float16.",
-            f"{len(low)} trainable parameters are float16",
-            "keep the weights in float32 and use autocast with a GradScaler",
+            drawn,
+            "A frozen layer was never trained: it is a random draw, and requires_grad is False.",
+            f"{drawn[0]} is frozen as torch draws a new Linear layer, the other {len(linear) - len(drawn)} frozen "
+            f"ones are not",
+            "train new heads: requires_grad_(True) for them, and give them to the optimizer",
         )

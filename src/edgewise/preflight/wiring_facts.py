@@ -68,6 +68,31 @@ def norm_eps(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
         )
 
 
+@fact("norm size", needs="pass")
+def norm_size(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
+    """Compare the outputs of norms with their gains: a norm's outputs are as large as its gain (or one, or 1 + w).
+
+    Threshold: 3 times larger or smaller in at least half of the norms; fresh weights.
+    Cannot decide: norms without gains, which may be meant to give unit vectors.
+    """
+    calls = [c for c in _norm_calls(evidence) if "unit" in c.kept and not c.kept["silent"]]
+    if not calls or not evidence.fresh:
+        raise NotAsked("no norm with gains, or trained weights")
+    odd = {
+        c.name: c.kept["unit"] for c in calls if not 1 / 3 < c.kept["unit"] < 3 and c.kept.get("eps", 0) < 0.1
+    }
+    if len(odd) >= 0.5 * len(calls):
+        size = median(list(odd.values()))
+        yield warning(
+            list(odd),
+            "The outputs of norms are on the wrong scale: they are not of size one.",
+            f"a norm's output has size {size:.2g} (root mean square), its gain is one: divided by a sum where a mean "
+            f"was meant?",
+            "RMSNorm divides by the root of the mean of squares over the features",
+            size=size,
+        )
+
+
 @fact("norm axis", needs="pass")
 def norm_axis(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
     """Compare the axes that LayerNorm and RMSNorm average over.
@@ -141,7 +166,9 @@ def skip(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
             and max(c.kept["cosine"] for c in items[1:]) < 0.4
             and not _post_norm(items)
         ):
-            yield note(
+            attends = any(s.place.startswith(items[0].name + ".") for s in evidence.seen().softmaxes)
+            yield finding(
+                "warning" if attends else "note",
                 [c.name for c in items],
                 "The blocks keep nothing of their input: there are no residual connections.",
                 f"cosine of input and output {middle:.2f} (median)",

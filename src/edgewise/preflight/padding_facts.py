@@ -1,0 +1,298 @@
+"""Facts about positions and padding: the influence matrix with what the batch says of them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor, nn
+
+from edgewise.preflight.catalog import CheckFinding, NotAsked, Undecided, fact, finding, warning
+from edgewise.preflight.data_facts import tails
+from edgewise.preflight.evidence import TrainingEvidence, parent, token_lookups
+from edgewise.preflight.flow_facts import Influence, first_mixer, influence
+from edgewise.preflight.observer import MASKED
+
+
+@fact("order not seen", needs="changed")
+def order_not_seen(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
+    """Compare all other outputs after two tokens were swapped, in networks that see both sides.
+
+    Threshold: none moves; a warning only if a table or buffer of positions exists, else a note: some tasks
+    have no order.
+    In causal networks the first attention is asked, if positions are computed anywhere.
+    Cannot decide: causal networks without any positions, which see order through their mask.
+    """
+    seen = influence(evidence)
+    swap = seen.change.get("swap")
+    if not seen.aligned or swap is None or seen.samples < 2:
+        raise NotAsked("the network has one output per sample")
+    if not seen.earlier():
+        yield from _order_in_attention(evidence, seen, swap)
+        return
+    rest = [i for i in range(seen.rows) if i not in swap]
+    if int(seen.moved[0].sum()) > 1 and not bool(seen.moved[1, rest].any()):
+        labels = evidence.alignment is not None and evidence.alignment.offset is not None
+        unused = [
+            n
+            for n, p in evidence.parameters.items()
+            if "pos" in n.lower() and not any(g.get(n) is not None and g[n].alive for g in evidence.gradients)  # type: ignore[union-attr]
+        ]
+        yield finding(
+            "warning" if labels or unused else "note",
+            unused or ["model"],
+            "The network does not see the order of its tokens: positions are missing.",
+            f"swapping tokens {swap[0]} and {swap[1]} changes no other output",
+            "add position embeddings, if order matters for the task",
+        )
+
+
+def _order_in_attention(
+    evidence: TrainingEvidence, seen: Influence, swap: tuple[int, int]
+) -> Iterator[CheckFinding]:
+    """Positions that are computed, and do not reach the first attention of a causal network."""
+    first, (base, changed) = evidence.seen(), evidence.after_steps()
+    place, calls = first_mixer(evidence), first.softmaxes
+    waves = first.waves or any(re.search("rot|alibi|freq|rel_?pos", n) for n in evidence.named)
+    if not waves or not calls or swap[1] + 2 >= seen.tokens:
+        raise NotAsked("the network is causal: it sees order through its mask")
+    if float(calls[0].scores[calls[0].scores > MASKED].float().std()) < 1e-3:
+        raise Undecided("attention is uniform at the start")
+    a = next((c.after for c in base.calls if c.name == place), None)
+    b = next((c.after for c in changed.calls if c.name == place), None)
+    if not seen.differ(a, b, [1], slice(swap[0], None)):
+        raise NotAsked("the first attention is not seen token by token")
+    if not seen.differ(a, b, [1], slice(swap[1] + 1, None)):
+        yield warning(
+            [place],
+            "Positions are computed, and attention does not see them: the order of past tokens does not matter.",
+            f"swapping tokens {swap[0]} and {swap[1]} changes no later output of {place}: rotary or relative "
+            f"positions of queries and keys do not act together",
+            "rotate queries and keys alike, by their positions",
+        )
+
+
+@fact("padding is seen", needs="changed")
+def padding_is_seen(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
+    """Compare the influence matrix at padding tokens of every input with the mask that was passed.
+
+    Threshold: padding reaches scored outputs in every padded sample, more than 1 % of a token's influence.
+    Cannot decide: without an attention mask in the batch: a note, since padding may be meant as text.
+    """
+    masks = [(*found, _padding_mask(evidence, found[0])) for found in _reaches(evidence)]
+    if all(mask is None for *_, mask in masks):
+        raise NotAsked("no padding")
+    for ids, reach, mask in masks:
+        if mask is None:
+            continue
+        pads, declared = mask
+        aligned = evidence.alignment is not None and torch.equal(ids, evidence.alignment.ids)
+        shares = []
+        for b, row in enumerate(evidence.reach_rows):
+            padded = aligned and bool(pads[b, min(row, pads.shape[1] - 1)])
+            if row < 0 or not pads[b].any() or bool(pads[b].all()) or padded:
+                continue
+            shares.append(float(reach[b][pads[b]].max()) / max(float(reach[b][~pads[b]].median()), 1e-30))
+        if shares and min(shares) > 0.01:
+            inverted = declared and aligned and _text_hidden(reach, evidence.reach_rows, pads)
+            yield finding(
+                "warning" if declared else "note",
+                [first_mixer(evidence)],
+                "The padding mask is inverted: padding is attended to and text is not."
+                if inverted
+                else "Padding tokens influence the outputs of real tokens: the padding mask is not applied.",
+                f"in all {len(shares)} padded samples that were looked at, up to {max(shares):.0%} of the "
+                f"influence of a real token",
+                "pass the attention mask on, True (or 0 if additive) where a key may be seen",
+                share=max(shares),
+            )
+
+
+def _reaches(evidence: TrainingEvidence) -> list[tuple[Tensor, Tensor]]:
+    evidence.seen()
+    if not evidence.reaches:
+        raise NotAsked("no outputs of token sequences reach a loss")
+    return evidence.reaches
+
+
+@fact("documents mixed", needs="changed")
+def documents_mixed(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
+    """Compare the influence matrix with the documents that the batch packs into one row (position ids that
+    restart, document ids).
+
+    Threshold: tokens of another document reach an output, more than 1 % of the influence of its own.
+    """
+    for ids, reach in _reaches(evidence):
+        documents = _documents(evidence, ids)
+        if documents is None or evidence.alignment is None or not torch.equal(ids, evidence.alignment.ids):
+            continue
+        shares = []
+        for b, row in enumerate(evidence.reach_rows):
+            if row >= 0 and (others := documents[b] != documents[b, row]).any():
+                own = float(reach[b][~others].median())
+                shares.append(float(reach[b][others].max()) / max(own, 1e-30))
+        if shares and min(shares) > 0.01:
+            yield warning(
+                [first_mixer(evidence), "data"],
+                "Documents that are packed into one row see one another: attention crosses their borders.",
+                f"tokens of another document have up to {max(shares):.0%} of the influence of a document's own",
+                "mask attention between documents (block-diagonal), as their position ids say",
+            )
+        return
+    raise NotAsked("no documents are packed into one row")
+
+
+def _batch_tensors(evidence: TrainingEvidence) -> list[tuple[str, Tensor]]:
+    """Tensors of the first batch with their keys."""
+    batch = evidence.batches[0]
+    pairs = (
+        batch.items()
+        if hasattr(batch, "items")
+        else enumerate(batch)
+        if isinstance(batch, (list, tuple))
+        else ()
+    )
+    return [(str(key), value) for key, value in pairs if torch.is_tensor(value)]
+
+
+def _documents(evidence: TrainingEvidence, ids: Tensor) -> Tensor | None:
+    """The number of every token's document, if the batch says so."""
+    for key, value in _batch_tensors(evidence):
+        value = value[:, : ids.shape[1]] if value.dim() == 2 else value
+        if value.shape != ids.shape or value.is_floating_point() or value.dtype == torch.bool:
+            continue
+        steps = value.diff(dim=1)
+        if (
+            "pos" in key
+            and bool((value[:, 1:] == 0).any())
+            and bool(((steps == 1) | (value[:, 1:] == 0)).all())
+        ):
+            return (value == 0).cumsum(1)
+        if (
+            re.search("seg|doc|pack|sequence_id", key)
+            and bool((steps >= 0).all())
+            and bool((steps > 0).any())
+        ):
+            return value
+    return None
+
+
+def _text_hidden(reach: Tensor, rows: list[int], pads: Tensor) -> bool:
+    hidden = []
+    for b, row in enumerate(rows):
+        if row < 2 or not pads[b].any():
+            continue
+        others = (~pads[b]).clone()
+        others[row] = False
+        hidden.append(not bool((reach[b][others] > 1e-7 * float(reach[b].max())).any()))
+    return bool(hidden) and all(hidden)
+
+
+def _padding_mask(evidence: TrainingEvidence, ids: Tensor) -> tuple[Tensor, bool] | None:
+    """Return which tokens are padding, and whether a mask of the batch says so."""
+    for key, value in _batch_tensors(evidence):
+        value = value[:, : ids.shape[1]] if value.dim() == 2 else value
+        if value.shape != ids.shape or torch.equal(value, ids):
+            continue
+        values = set(value.unique().tolist()) if value.numel() < 1 << 20 else set()
+        if values == {0, 1} or values == {False, True}:
+            ends = tails(ids)
+            pads = value == 0
+            if ends is not None and bool((ids[value == 1] == ends[0]).float().mean() > 0.9):
+                pads = value == 1
+            if bool(pads[:, -1].any()) or bool(pads[:, 0].any()) or "mask" in key:
+                return pads, True
+    ends = tails(ids)
+    if ends is None:
+        return None
+    token, lengths = ends
+    pads = torch.zeros_like(ids, dtype=torch.bool)
+    for b, length in enumerate(lengths):
+        if length >= 3:
+            pads[b, ids.shape[1] - length + 1 :] = True
+    del token
+    return pads, False
+
+
+@fact("padding row", needs="pass")
+def padding_row(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
+    """Compare `padding_idx` of every table with the token that fills the ends of rows.
+
+    Threshold: another token fills them, and the one of `padding_idx` is in the text: its row never learns.
+    """
+    for lookup in token_lookups(evidence.seen()):
+        mask = None if lookup.padding is None else _padding_mask(evidence, lookup.ids)
+        if mask is None or not mask[0].any():
+            continue
+        inside = float((lookup.ids[~mask[0]] == lookup.padding).float().mean())
+        if not bool((lookup.ids[mask[0]] == lookup.padding).any()) and inside > 0.005:
+            yield warning(
+                [lookup.place or "model", "data"],
+                "The padding_idx of an embedding is a real token: its row stays zero and gets no gradient.",
+                f"token {lookup.padding} is {inside:.1%} of the text, and padding is another token",
+                "padding_idx must be the token that fills the ends of rows",
+            )
+
+
+@fact("positions", needs="pass")
+def positions(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
+    """Compare the rows that every table is asked for; positions with one another.
+
+    Threshold: a table of at least 8 rows asked for one row only by all tokens; positions that run backward or
+    repeat.
+    """
+    seen = evidence.seen()
+    tokens = max((x.ids.shape[-1] for x in seen.lookups if x.ids.dim() >= 1), default=0)
+    for lookup in seen.lookups:
+        ids, size = lookup.ids, lookup.table.shape[0]
+        named = "pos" in lookup.place.lower()
+        if ids.dim() == 2 and ids.shape[0] > 2 and not ids.is_floating_point() and named and _over_batch(ids):
+            yield warning(
+                lookup.place,
+                "Positions count samples, not tokens: all tokens of a sample share one.",
+                f"row b of the positions is b everywhere, for {ids.shape[0]} samples of the batch",
+                "count along the token axis",
+            )
+            continue
+        if ids.dim() == 0 or ids.is_floating_point() or ids.shape[-1] < 4:
+            continue
+        if ids.unique().numel() == 1 and size >= max(8, tokens) and (named or size < 4 * tokens + 4):
+            yield warning(
+                lookup.place or "model",
+                "All tokens get the same position.",
+                f"a table of {size} rows is asked for row {int(ids.flatten()[0])} only",
+                "index the position table by arange(length)",
+            )
+        elif named and ids.dim() == 2 and ids.shape[0] > 1 and ids.shape[0] == tokens != ids.shape[1]:
+            continue
+        elif named and ids.dim() <= 2:
+            steps = ids.reshape(-1, ids.shape[-1]).diff(dim=-1)
+            if bool((steps == -1).all()):
+                yield warning(
+                    lookup.place,
+                    "Positions run backward.",
+                    f"from {int(ids.flatten()[0])} down to {int(ids.reshape(-1, ids.shape[-1])[0, -1])}",
+                    "arange(length), not its flip",
+                )
+    living = {n for one in evidence.gradients for n, g in one.items() if g is not None and g.alive}
+    unused = [
+        n
+        for n, p in evidence.trainable.items()
+        if re.search(r"(^|[._])pos", n.lower())
+        and p.dim() >= 2
+        and n not in living
+        and not any(n.startswith(b + ".") for b in evidence.blocks)
+    ]
+    unused = unused if len(living) > 0.8 * len(evidence.trainable) else []
+    if unused and not any(isinstance(evidence.module(parent(n)), nn.Embedding) for n in unused):
+        yield warning(
+            unused,
+            "Positions are learned and not used: they get no gradient.",
+            f"{unused[0]} has none in {len(evidence.gradients)} passes",
+            "add them to the embedding of the tokens",
+        )
+
+
+def _over_batch(ids: Tensor) -> bool:
+    return bool((ids == ids[:, :1]).all()) and ids[:, 0].unique().numel() == ids.shape[0]
