@@ -1,4 +1,4 @@
-"""One short training at one rate, on a copy of the model, or in place from a snapshot if it is sharded.
+"""One short training at one rate, on a copy of the model (in place if sharded), with real or synthetic batches.
 
 A copy is drawn again for every rate, so that each starts from the same weights, buffers and Python state, and only one
 exists at a time. FSDP2 cannot be copied: its shards are trained in place and put back from a snapshot, bit for bit.
