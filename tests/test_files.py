@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edgewise.errors import BadInput
+from edgewise.errors import BadInput, MissingArray
 from edgewise.files import open_regular, read_arrays, read_text, whole_file
 from edgewise.landscape.loss_grid import read_grid
 from edgewise.nouns.trace import Trace
@@ -128,8 +128,10 @@ def test_arrays_are_read_by_name() -> None:
     content = packed({"a.npy": array(np.arange(3.0)), "b.npy": array("text"), "c.npy": header((10**13,))})
     assert read_arrays(io.BytesIO(content), ("a", "b"))["a"].tolist() == [0.0, 1.0, 2.0]
     assert str(read_arrays(io.BytesIO(content), ("b",))["b"]) == "text"
-    with pytest.raises(BadInput, match="it has no array d"):
+    with pytest.raises(MissingArray, match="it has no array d") as absent:
         read_arrays(io.BytesIO(content), ("a", "d"))
+    sent = pickle.loads(pickle.dumps(absent.value))  # as a worker of the page sends it
+    assert (sent.array, str(sent)) == ("d", "it has no array d")
 
 
 def test_a_failure_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:

@@ -18,6 +18,16 @@ class NotCovered(BadInput):
     """A network or setting that the theory does not cover; measuring it still works."""
 
 
+class VanishedStream(BadInput):
+    """A stream of zeros before a norm, which would divide by its size; nothing passes such a network."""
+
+
+class MissingArray(BadInput):
+    """A file of arrays without one that was expected (`array`): it may be a file of something else."""
+
+    array = ""
+
+
 class OutOfBudget(Exception):
     """The next step of a search would cost more than is left of its budget."""
 

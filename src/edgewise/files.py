@@ -20,7 +20,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from edgewise.errors import BadInput
+from edgewise.errors import BadInput, MissingArray
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -131,7 +131,9 @@ def read_arrays(
             entries = {entry.filename.removesuffix(".npy"): entry for entry in archive.infolist()}
             missing = [name for name in names or () if name not in entries]
             if missing:
-                raise BadInput(f"it has no array {missing[0]}")
+                absent = MissingArray(f"it has no array {missing[0]}")
+                absent.array = missing[0]
+                raise absent
             if names is not None:
                 entries = {name: entries[name] for name in names}
             size = sum(entry.file_size for entry in entries.values())

@@ -40,6 +40,13 @@ class AuditSeverity(Enum):
 
 
 @dataclass(frozen=True)
+class NotAudited:
+    """The reason why the weights of a model were not audited, as the end of a sentence."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
 class AuditFinding:
     """One thing that is not as expected; `parameters` are all it concerns, `repair` is Python with `model`."""
 

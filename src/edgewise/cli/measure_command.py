@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from edgewise.audit.finding import AuditFinding
+from edgewise.audit.finding import AuditFinding, NotAudited
 from edgewise.cli import exit_codes
 from edgewise.cli.exit_codes import printing, prints_aside
 from edgewise.cli.options import (
@@ -40,13 +40,13 @@ from edgewise.progress import ProgressBar
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-    from edgewise.audit.finding import AuditFinding
     from edgewise.nouns.trace import Trace
     from edgewise.nouns.verdict import Verdict
     from edgewise.present.html_report import ReportSubject
     from edgewise.probe.subjects import Measurable
 
 
+Audit = tuple[AuditFinding, ...] | NotAudited
 NOT_DESCRIBED = "not described: "  # in the source of a trace, before the reason
 READOUTS = ("token", "own", "pooled")  # the verdict reads the first, which is the one that theory predicts
 EPILOG = (
@@ -143,7 +143,7 @@ class Measurement:
     trace: Trace
     verdict: Verdict
     theory: tuple[Trace, Verdict] | None
-    audit: tuple[AuditFinding, ...] | str  # a sentence says why there is none
+    audit: Audit
 
     def draw(self, path: Path) -> None:
         """Draw theory as lines, measurement as points."""
@@ -155,7 +155,7 @@ class Measurement:
         """Print one JSON document of the published schema."""
         from edgewise import present as view
 
-        audit = None if isinstance(self.audit, str) else self.audit
+        audit = None if isinstance(self.audit, NotAudited) else self.audit
         click.echo(
             json.dumps(view.measurement(self.trace, self.verdict, self.theory, audit), allow_nan=False)
         )
@@ -169,12 +169,12 @@ class Measurement:
 
     def write_repair(self, path: Path) -> None:
         """Write the repairs to a file; raise `BadInput` if the weights were not audited."""
-        if isinstance(self.audit, str):
-            raise BadInput(f"there is no repair to write: {self.audit}")
+        if isinstance(self.audit, NotAudited):
+            raise BadInput(f"there is no repair to write: {self.audit.reason}")
         click.echo(f"Wrote {path} ({write_repair(path, self.audit)} repairs)", err=True)
 
 
-def beside_theory(name: str, trace: Trace, audit: tuple[AuditFinding, ...] | str) -> Measurement:
+def beside_theory(name: str, trace: Trace, audit: Audit) -> Measurement:
     from edgewise import verbs
     from edgewise.judgement.comparison import departure
     from edgewise.nouns.architecture import Architecture
@@ -189,22 +189,20 @@ def beside_theory(name: str, trace: Trace, audit: tuple[AuditFinding, ...] | str
 
         _, _, reason = trace.source.partition(NOT_DESCRIBED)
         trace = trace.with_provenance(departure=not_covered(reason) if reason else "")
-    verdict = verbs.judge(trace, audit=() if isinstance(audit, str) else audit)
+    verdict = verbs.judge(trace, audit=() if isinstance(audit, NotAudited) else audit)
     verdict = verdict if verdict.name else verdict.with_provenance(name=name)
     return Measurement(trace, verdict, theory, audit)
 
 
-def audited(
-    target: Measurable, stream: bool
-) -> tuple[Measurable, Callable[[], tuple[AuditFinding, ...] | str]]:
+def audited(target: Measurable, stream: bool) -> tuple[Measurable, Callable[[], Audit]]:
     """Return the subject, and its audit once it has been measured: of the first model that its factory builds, so
     that every
     seed is built once; or of given weights, which no published recipe need describe any more."""
     if stream:
-        return target, lambda: "not possible while streaming."
+        return target, lambda: NotAudited("not possible while streaming.")
     if (module := target.module) is not None:
         return target, lambda: _audit(module, family_recipe=False)
-    audits: list[tuple[AuditFinding, ...] | str] = []
+    audits: list[Audit] = []
     factory = target.factory
     assert factory is not None
 
@@ -217,7 +215,7 @@ def audited(
     return replace(target, factory=build), lambda: audits[0]
 
 
-def _audit(model: nn.Module, family_recipe: bool) -> tuple[AuditFinding, ...] | str:
+def _audit(model: nn.Module, family_recipe: bool) -> Audit:
     """The findings; a model whose parts have no names that the audit knows is measured all the same."""
     from edgewise.audit.inspect import audit_initialization
     from edgewise.models.state import random_streams
@@ -226,7 +224,7 @@ def _audit(model: nn.Module, family_recipe: bool) -> tuple[AuditFinding, ...] | 
         with random_streams():
             return audit_initialization(model, family_recipe=family_recipe)
     except BadInput as refusal:
-        return f"not possible, {refusal}"
+        return NotAudited(f"not possible, {refusal}")
 
 
 def text_batch(path: Path, source: str, target: Measurable, tokens: int | None) -> Batch:

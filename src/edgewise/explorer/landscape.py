@@ -12,7 +12,7 @@ from fastapi import APIRouter, Response
 from pydantic import Field
 from starlette.requests import Request as HttpRequest
 
-from edgewise.errors import BadInput
+from edgewise.errors import BadInput, MissingArray
 from edgewise.explorer.answers import as_bytes, rounded
 from edgewise.explorer.requests import Document, PageRequest
 from edgewise.explorer.responses import REFUSED, json_reply, pieces, waited
@@ -110,8 +110,9 @@ def _note(folder: Path | None, name: str) -> str | None:
     """What a plane is of; the reason where it is one that cannot be drawn; None if it is something else."""
     try:
         plane = read(folder, name)
-    except BadInput as refusal:
-        return None if "it has no array losses" in str(refusal) else f"cannot be shown: {refusal}"
+    except BadInput as error:
+        other = isinstance(error, MissingArray) and error.array == "losses"
+        return None if other else f"cannot be shown: {error}"
     return f"{' against '.join(plane.names)}, {len(plane.x)} × {len(plane.y)} points"
 
 
@@ -136,8 +137,9 @@ def _loaded(path: str, name: str, _changed: int) -> Plane:
 
     try:
         plane = Plane.load(path)
-    except BadInput as refusal:
-        raise BadInput(str(refusal).replace(path, name)) from refusal
+    except BadInput as error:
+        error.args = (str(error).replace(path, name),)
+        raise
     if len(plane.axes) != 2 or min(plane.losses.shape) < 3:
         raise BadInput(
             f"{name} holds losses of shape {plane.losses.shape}; a plane has at least 3 × 3 points."

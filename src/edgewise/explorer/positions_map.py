@@ -17,7 +17,7 @@ from pydantic import Field
 from starlette.requests import Request as HttpRequest
 
 from edgewise.arrays import Array
-from edgewise.errors import BadInput
+from edgewise.errors import BadInput, VanishedStream
 from edgewise.explorer.answers import LEFT_OUT, as_json, axis_of, coloured, levels_of
 from edgewise.explorer.requests import (
     AxesRequest,
@@ -101,10 +101,8 @@ def share(network: Architecture, readout: str) -> float:
 
     try:
         trace = propagate_gram(network, readout=readout, draws=DRAWS, samples=HEADS)
-    except BadInput as refusal:
-        if "divide by zero" in str(refusal):  # a gain of 0: nothing passes
-            return 0.0
-        raise
+    except VanishedStream:  # a gain of 0: nothing passes
+        return 0.0
     score = score_of(read_trace(trace))
     return 0.0 if score is None else training_probability(score, trace).value
 

@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 from edgewise.arrays import Array
-from edgewise.errors import BadInput
+from edgewise.errors import BadInput, MissingArray
 from edgewise.files import LARGEST_ARRAYS, open_regular, read_arrays, whole_file
 from edgewise.landscape.direction import Direction, Wanted, directions_of
 from edgewise.landscape.evaluation import (
@@ -309,6 +309,9 @@ def read_grid(path: str | Path) -> tuple[Array, int, Facts]:
         with open_regular(path, LARGEST_ARRAYS) as file:
             arrays = read_arrays(file, ("losses", "rows", "facts"))
         losses, rows, facts = arrays["losses"], int(arrays["rows"]), json.loads(str(arrays["facts"]))
+    except MissingArray as error:
+        error.args = (f"{path} cannot be read as a landscape: {error}",)
+        raise
     except (ValueError, TypeError, OverflowError, RecursionError) as error:
         raise BadInput(f"{path} cannot be read as a landscape: {error}") from error
     if losses.dtype.kind != "f" or losses.ndim not in (1, 2) or not isinstance(facts, dict):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 import edgewise.present.wording as wording
-from edgewise.audit.finding import AuditFinding, AuditSeverity
+from edgewise.audit.finding import AuditFinding, AuditSeverity, NotAudited
 from edgewise.errors import BadInput
 from edgewise.nouns.architecture import PERCEPTRON_KNOBS, Architecture, Perceptron, transformer
 from edgewise.nouns.card import Card, CardTable, Curve, Panel
@@ -303,9 +303,9 @@ def code_lines(network: Architecture | Perceptron, readout: str = "token") -> st
     )
 
 
-def leading(audit: Sequence[AuditFinding] | str) -> list[str]:
-    """Errors and warnings, which come before everything else on the screen."""
-    if isinstance(audit, str):
+def leading(audit: Sequence[AuditFinding] | NotAudited) -> list[str]:
+    """Return errors and warnings, which come before everything else on the screen."""
+    if isinstance(audit, NotAudited):
         return []
     return [
         f"{capitalised(finding.kind.value)}: {_place(finding)}. {capitalised(finding.observation)}. "
@@ -315,10 +315,10 @@ def leading(audit: Sequence[AuditFinding] | str) -> list[str]:
     ]
 
 
-def listing(audit: Sequence[AuditFinding] | str) -> Iterator[str]:
+def listing(audit: Sequence[AuditFinding] | NotAudited) -> Iterator[str]:
     """Yield the whole audit, or why there is none."""
-    if isinstance(audit, str):
-        yield f"Initialization audit: {audit}"
+    if isinstance(audit, NotAudited):
+        yield f"Initialization audit: {audit.reason}"
         return
     if not audit:
         yield "Initialization audit: nothing to report."

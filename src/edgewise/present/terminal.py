@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 import edgewise.present.text as screen
-from edgewise.audit.finding import AuditFinding
+from edgewise.audit.finding import AuditFinding, NotAudited
 from edgewise.judgement.comparison import Comparison
 from edgewise.nouns.card import Line
 from edgewise.nouns.trace import Trace
@@ -87,7 +87,7 @@ def show_measurement(
     trace: Trace,
     verdict: Verdict,
     theory: Trace | None,
-    audit: Sequence[AuditFinding] | str,
+    audit: Sequence[AuditFinding] | NotAudited,
     seconds: float,
     detail: Detail = Detail.SCREEN,
 ) -> None:

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import edgewise
-from edgewise.errors import BadInput
+from edgewise.errors import BadInput, VanishedStream
 from edgewise.nouns.architecture import transformer
 from edgewise.nouns.trace import Trace
 from edgewise.nouns.verdict import Kind, Outcome
@@ -143,7 +143,7 @@ def test_refusals(options: dict[str, Any], words: str) -> None:
 
 
 def test_a_norm_of_nothing_is_refused() -> None:
-    with pytest.raises(BadInput, match="divide by zero"):
+    with pytest.raises(VanishedStream, match="divide by zero"):
         propagate_gram(small(norm="sandwich", value_gain=0.0), draws=1)
 
 

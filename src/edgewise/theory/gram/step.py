@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from edgewise.arrays import Array
-from edgewise.errors import BadInput
+from edgewise.errors import VanishedStream
 from edgewise.nouns.blocks import MLP, Attention, Branch, Norm
 from edgewise.theory.averages.activation_averages import activation
 from edgewise.theory.gram.heads import (
@@ -128,7 +128,7 @@ def normalize(norm: Norm, state: GramState) -> tuple[GramState, Pull]:
         averages = PairAverages(activation(norm.kind), state.scaled(norm.slope**2))
         return averages.values, lambda gamma: gamma * averages.slopes() * norm.slope**2
     if not (state.squares > 0).all():
-        raise BadInput(
+        raise VanishedStream(
             "a norm would divide by zero: what enters it is zero. Give the layer before it a gain above 0."
         )
     inverse = (1 / np.sqrt(state.squares)).astype(state.spreads.dtype)
