@@ -448,6 +448,8 @@ class BatchMemory(ModelHook):
         self.criterion: Call | None = None
         self.criterion_before: Call | None = None
         self.recent: deque[tuple[Call, Call | None]] = deque(maxlen=4)  # the last sampled ones
+        self.earlier: deque[tuple[Call, Call | None]] = deque(maxlen=4)  # one in ten of them
+        self._rows = 0
         self.passes = 0  # that train, sampled or not
         self.last: tuple[Call | None, Call | None] = (None, None)  # of this step, sampled or not
         self.output: Any = None  # of the model, at a sampled step
@@ -496,6 +498,9 @@ class BatchMemory(ModelHook):
         call, seen = self.last
         if call is not None:
             self.recent.append((detached(call), None if seen is None else detached(seen)))
+            self._rows += 1
+            if self._rows % 10 == 1:
+                self.earlier.append(self.recent[-1])
 
     def forget(self) -> None:
         """Let go of the batch of a step that is over."""

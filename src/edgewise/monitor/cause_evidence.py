@@ -154,6 +154,7 @@ class Evidence:
     rows: int = 0
     loss_factor: float = 1.0  # by which the criterion's loss is multiplied before backward()
     suspects: Sequence[StartFact] = ()  # facts that do not hold at the start, and only explain a symptom
+    earlier: tuple[Call, Call | None] | None = None  # a batch of some forty rows ago
 
     @property
     def call(self) -> Call | None:

@@ -46,7 +46,9 @@ COPIED = (2, 59)  # and a few passes are made on the model as it is
 LOOKS = (120, 240, 480, 960)  # steps at which a loss that does not fall is looked at
 PLATEAU = 150  # steps before which a stall without a cause is no alarm: healthy networks pass through it
 LATELY = 60  # steps for which a change of the weights explains a symptom
+CAME_BACK = 0.15  # of a jump of the loss is left when it has come back
 BACK = 6  # steps in which the loss must come back for a jump to be one batch's
+OF_DATA = (AlarmKind.LOSS_SPIKE, AlarmKind.UPDATE_TOO_LARGE)  # which data that is new may bring about
 STATES = (AlarmKind.RANK_COLLAPSE, AlarmKind.LEFT_PREDICTION, AlarmKind.NOT_LEARNING)
 TRIALS = 20.0  # seconds after which no more rates are tried in a run
 IDLE = 5  # steps without a backward pass of their own, after which that is said
@@ -239,6 +241,7 @@ class Examination:
             self.history.count,
             self.backward.factor,
             self.suspects,
+            self.batch.earlier[0] if self.batch.earlier else None,
         )
 
     def locate(self, step: int, loss: float, *, after: bool = False) -> Detection | None:
@@ -315,16 +318,15 @@ class Examination:
 
     def _explained(self, alarm: Alarm) -> Alarm | None:
         evidence = self.evidence()
-        if alarm.kind is AlarmKind.LOSS_SPIKE and (both := trials.earlier_batch(evidence)) is not None:
-            usual = self.history.losses.before_rise()
-            if both[0] < 1.1 * usual + 0.02 and both[1] > 1.15 * both[0]:
-                return replace(
-                    alarm,
-                    kind=AlarmKind.BAD_BATCH,
-                    cause=f"the data changed: an earlier batch has a loss of {both[0]:.3g} with these weights, the "
-                    f"last one {both[1]:.3g}",
-                    advice="Nothing, if the data was meant to change (a curriculum, a new source).",
-                )
+        both = trials.earlier_batch(evidence) if alarm.kind in OF_DATA else None
+        if both is not None and _of_data(both, self.history.losses.before_rise()):
+            return replace(
+                alarm,
+                kind=AlarmKind.BAD_BATCH,
+                cause=f"the data changed: an earlier batch has a loss of {both[0]:.3g} with these weights, the "
+                f"last one {both[1]:.3g}",
+                advice="Nothing, if the data was meant to change (a curriculum, a new source).",
+            )
         answer = trials.of_symptom(alarm.kind, evidence)
         if alarm.kind in STATES and not answer.cause and not self._gone(alarm):
             known = trials.label_information(evidence)
@@ -362,7 +364,8 @@ class Examination:
 
     def hold(self, alarm: Alarm, loss: float) -> None:
         """Keep the alarm of a batch until the loss has come back, or has not."""
-        self._held.append((alarm.step + BACK, loss, alarm))
+        usual = self.history.losses.before_rise()
+        self._held.append((alarm.step + BACK, usual + CAME_BACK * (loss - usual), alarm))
 
     def unreleased(self) -> list[Alarm]:
         """Held alarms of a run that ends before the loss could come back."""
@@ -375,7 +378,12 @@ class Examination:
         self._held = [each for each in self._held if each[0] > step]
         lately = sorted(math.exp(min(x, 300.0)) for x in losses[-3:]) or [math.nan]
         middle = lately[len(lately) // 2]
-        return [alarm for _, loss, alarm in due if not middle > 0.8 * loss]
+        return [alarm for _, limit, alarm in due if not middle > limit]
+
+
+def _of_data(both: tuple[float, float], usual: float) -> bool:
+    """Return whether an earlier batch still has its usual loss, and the last one has another."""
+    return both[0] < 1.1 * usual + 0.02 and both[1] > 1.15 * both[0]
 
 
 def _next(kind: AlarmKind, could_be: Sequence[str], ruled_out: Sequence[str]) -> str:

@@ -286,11 +286,11 @@ def _put(call: C, labels: Tensor, other: Tensor) -> C:
 
 
 def earlier_batch(e: Evidence) -> tuple[float, float] | None:
-    """The losses of the oldest and of the newest batch at hand with the weights of now, in evaluation mode."""
-    if len(e.batches) < 3:
+    """The losses of an earlier batch and of the newest with the weights of now, in evaluation mode."""
+    if e.earlier is None or not e.batches:
         return None
     with preserved(e.model, gradients=False):
-        old, new = e.loss(e.model, e.batches[0]), e.loss(e.model, e.batches[-1])
+        old, new = e.loss(e.model, e.earlier), e.loss(e.model, e.batches[-1])
     return None if old is None or new is None else (float(old), float(new))
 
 
