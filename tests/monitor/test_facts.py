@@ -35,7 +35,7 @@ def watched(
     model = encoder() if model is None else model
     own, criterion = optimizer(model), nn.CrossEntropyLoss()
     generator = torch.Generator().manual_seed(0)
-    handle = watch(model, criterion=criterion, quiet=True, **options)
+    handle = watch(model, criterion=criterion, **{"quiet": True} | options)
     for k in range(steps):
         x = inputs(torch.randint(0, 64, (4, 16), generator=generator), k)
         start(model, k)

@@ -81,7 +81,7 @@ def test_the_way_from_output_to_criterion_is_found(between: str, part: str) -> N
     }[between]
     found = path_of(z, given)
     assert found is not None and found.between == between
-    assert torch.allclose(found(z), given)
+    assert torch.allclose(found(z, given.shape), given)
     assert path_of(z, given + torch.rand(given.shape)) is None
 
 
@@ -167,3 +167,30 @@ def test_trials_leave_models_with_closures_alone() -> None:
             assert handle.error == "" and any("rate is too high" in alarm.cause for alarm in handle.alarms)
         ends.append([p.detach().clone() for p in model.parameters()])
     assert all(torch.equal(a.nan_to_num(), b.nan_to_num()) for a, b in zip(*ends, strict=True))
+
+
+def test_predictions_of_other_shapes_leave_the_monitor_on() -> None:
+    """Masked tokens: another number of them in every batch."""
+    model, criterion = encoder(), nn.CrossEntropyLoss()
+    optimizer = torch.optim.Adam(model.parameters(), 1e-3)
+    generator = torch.Generator().manual_seed(0)
+    with edgewise.watch(model, criterion=criterion, quiet=True, everything=True) as handle:
+        for _ in range(70):
+            x = torch.randint(0, 64, (4, 16), generator=generator)
+            asked = torch.rand(x.shape, generator=generator) < 0.3
+            optimizer.zero_grad()
+            criterion(model(x)[asked], x[asked]).backward()
+            optimizer.step()
+    assert handle.error == "" and handle.alarms == []
+
+
+def test_a_test_for_causes_that_fails_is_said_and_the_monitor_stays_on(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fails(*_: Any, **__: Any) -> Any:
+        raise RuntimeError("shape")
+
+    monkeypatch.setattr("edgewise.monitor.differential.mistakes", fails)
+    handle = watched(everything=True, quiet=False)
+    assert handle.error == "" and handle.budget.samples == 60
+    assert "a test for causes failed (RuntimeError: shape)" in capsys.readouterr().err

@@ -29,13 +29,13 @@ Take = Callable[[Tensor], Tensor]
 class OutputPath:
     """How the output of the model becomes what the criterion is given."""
 
-    take: Take  # the part of the output, in the shape of the prediction
+    take: Callable[[Tensor, torch.Size], Tensor]  # the part of the output, in the shape of the prediction
     between: str = ""  # what is applied to it: "softmax", "sigmoid", "tanh", "relu", "scale"
     apply: Take = lambda z: z
     factor: float = 1.0
 
-    def __call__(self, output: Tensor) -> Tensor:
-        return self.apply(self.take(output))
+    def __call__(self, output: Tensor, shape: torch.Size) -> Tensor:
+        return self.apply(self.take(output, shape))
 
 
 PARTS: tuple[Take, ...] = (
@@ -61,14 +61,15 @@ def path_of(output: Tensor, prediction: Tensor, *, logs: bool = False) -> Output
     logs: the prediction is the log of a softmax, as the graph of a cross-entropy keeps it
     """
     output, prediction = output.detach().float(), prediction.detach().float()
-    parts = list(_parts(output, prediction.shape))
+    shape = prediction.shape
+    parts = list(_parts(output, shape))
     for between, apply in APPLIED.items():
         for take in parts:
-            given = apply(take(output))
+            given = apply(take(output, shape))
             if _alike(given.log_softmax(_classes(given)) if logs else given, prediction):
                 return OutputPath(take, between, apply)
     for take in parts if not logs else ():
-        factor = _ratio(take(output), prediction)
+        factor = _ratio(take(output, shape), prediction)
         if factor is not None:
             return OutputPath(take, "scale", lambda z, by=factor: z * by, factor)
     return None
@@ -79,14 +80,14 @@ def _classes(z: Tensor) -> int:
     return 1 if z.dim() > 2 else -1
 
 
-def _parts(output: Tensor, shape: torch.Size) -> Iterator[Take]:
+def _parts(output: Tensor, shape: torch.Size) -> Iterator[Callable[[Tensor, torch.Size], Tensor]]:
     for part in PARTS if output.dim() > 2 else PARTS[:1]:
         picked = part(output)
         if picked.numel() != math.prod(shape):
             continue
-        yield lambda z, part=part: part(z).reshape(shape)
+        yield lambda z, shape, part=part: part(z).reshape(shape)
         if picked.dim() == 3:  # classes second
-            yield lambda z, part=part: part(z).transpose(1, 2).reshape(shape)
+            yield lambda z, shape, part=part: part(z).transpose(1, 2).reshape(shape)
 
 
 def _alike(a: Tensor, b: Tensor) -> bool:
@@ -205,11 +206,15 @@ class Evidence:
         if self.criterion is None or seen is None or first is None or not seen[0]:
             return None
         prediction, *others = seen[0]
-        if self.path is not None:
-            given = self.path(first.float())
-        elif prediction.numel() == first.numel():
-            given = first.reshape(prediction.shape)
-        else:
+        if self.path is None and prediction.numel() != first.numel():
+            return None
+        try:
+            given = (
+                first.reshape(prediction.shape)
+                if self.path is None
+                else self.path(first.float(), prediction.shape)
+            )
+        except RuntimeError:  # another part of the output than in the last batch, such as masked tokens
             return None
         kind = copy.deepcopy(self.criterion)
         value = kind(given, *others, **seen[1])

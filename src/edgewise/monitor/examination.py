@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import replace
 
 from torch import nn
@@ -82,7 +82,9 @@ class Examination:
         try_rates: bool,
         facts: Facts | None = None,
         limit: int = 0,
+        tell: Callable[[str], None] = lambda sentence: None,
     ) -> None:
+        self._tell = tell
         self.places, self.clock, self.instrument, self.switch = places, clock, instrument, switch
         self.batch, self.history, self.criterion = batch, history, criterion
         self.alone, self.try_rates = alone, try_rates
@@ -139,6 +141,7 @@ class Examination:
         step = self._own[-1] - self._own[-2] if len(self._own) > 1 else math.inf
         if self._start is None or self._facts is None or step * START_STEPS > START_SECONDS:
             return []
+        found: Sequence[StartFact] = ()
         with self._apart():
             evidence = self.evidence()
             evidence.optimizers = self.optimizers if len(self.optimizers) == 1 else []
@@ -159,7 +162,7 @@ class Examination:
             )
             found.append(self.audit.detection(self.optimizers, self.backward.count))
         if self.alone and (stored in EARLY or stored in COPIED):
-            with self._apart(), suppress(BadInput):
+            with self._apart():
                 found += differential.mistakes(self.evidence(), copies=stored in COPIED)
         if stored == START_ROWS - 1:
             found += self._at_start()
@@ -284,7 +287,7 @@ class Examination:
         """Return whether a loss that does not fall has learned anything about the inputs, and if not, why."""
         if self.history.losses.falls() is not False or self.history.losses.risen():
             return []
-        with self._apart(), suppress(BadInput):
+        with self._apart():
             evidence = self.evidence()
             known = trials.label_information(evidence)
             if known is None or known > trials.INFORMED:
@@ -310,11 +313,9 @@ class Examination:
         alarm = replace(alarm, module=module)
         if alarm.cause or alarm.kind not in trials.OF_SYMPTOM or not self.alone:
             return alarm
-        try:
-            with self._apart():
-                return self._explained(alarm)
-        except BadInput:
-            return alarm
+        with self._apart():
+            return self._explained(alarm)
+        return alarm
 
     def _explained(self, alarm: Alarm) -> Alarm | None:
         evidence = self.evidence()
@@ -353,6 +354,12 @@ class Examination:
         try:
             with self.clock.apart(), random_streams():
                 yield
+        except BadInput:
+            return
+        except Exception as error:  # noqa: BLE001  a test for causes that fails leaves the cause open
+            self._tell(
+                f"a test for causes failed ({type(error).__name__}: {error}); what it would say stays open."
+            )
         finally:
             self.switch.on = on
 

@@ -174,6 +174,7 @@ class WatchedSteps:
             try_rates=trials,
             facts=facts if not first_step else None,
             limit=state_limit,
+            tell=lambda sentence: self._tell("test", sentence),
         )
         self.instrument.handles += self.examination.probe.handles
         self._raised = 0  # kinds of alarm of the last row, a bit each, for the other processes

@@ -72,9 +72,11 @@ def facts_at_start(evidence: Evidence) -> Sequence[StartFact]:
 
     optimizer = evidence.optimizers[0] if evidence.optimizers else None
     with from_start(evidence, evidence.start):
-        known = evidence.loss(evidence.model, evidence.batches[0]) is not None
-        report = check(evidence.model, batches, loss if known else None, optimizer)
-    return [_start(item) for item in report.findings if item.severity in ("error", "warning")]
+        if any(evidence.loss(evidence.model, batch) is None for batch in evidence.batches):
+            return ()
+        report = check(evidence.model, batches, loss, optimizer)
+    found = [item for item in report.findings if item.severity in ("error", "warning")]
+    return [_start(item) for item in found if item.kind != "does not run"]  # since it trains
 
 
 @dataclass(frozen=True)
