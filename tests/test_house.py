@@ -269,7 +269,7 @@ class Room(NamedTuple):
 
 # Tightening is editing these two tables. A new room adds its own line, and what it needs to the whole, in one commit.
 ROOMS = {
-    "audit": Room(3, 772, 0.79, 0.10, 0),
+    "audit": Room(3, 774, 0.79, 0.10, 0),
     "cli": Room(11, 2706, 0.62, 0.10, 0),
     "critical": Room(5, 1050, 0.82, 0.06, 0),  # with vector_field and perceptron_maps, which were verbs
     "explorer": Room(11, 3026, 0.55, 0.04, 0),
@@ -283,7 +283,7 @@ ROOMS = {
     "nets": Room(2, 770, 0.52, 0.04, 0),
     "nouns": Room(6, 1534, 0.61, 0.07, 0),
     "optim": Room(6, 1310, 0.75, 0.09, 0),
-    "preflight": Room(22, 6650, 0.74, 0.35, 8),
+    "preflight": Room(22, 6750, 0.74, 0.35, 8),
     "present": Room(14, 4111, 0.49, 0.13, 0),
     "probe": Room(9, 2600, 0.82, 0.09, 0),
     "rehearsal": Room(8, 2220, 0.62, 0.07, 0),

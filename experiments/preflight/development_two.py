@@ -11,7 +11,17 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from experiments.preflight.development import MISTAKES, Truth, block, inside, loop, mistake, renew, truth
+from experiments.preflight.development import (  # noqa: F401
+    MISTAKES,
+    Truth,
+    block,
+    inside,
+    loop,
+    mistake,
+    more,
+    renew,
+    truth,
+)
 from experiments.preflight.networks import NETWORKS as ALL
 from experiments.preflight.networks import TOKENS, WIDTH, Network, logits, setup
 
@@ -288,11 +298,11 @@ def new_head_is_frozen(s: dict[str, Any], n: Network) -> Truth | None:
 def twins() -> list[tuple[str, Callable[[], dict[str, Any]]]]:
     """The same trainings without the mistake, where they differ from a network's own."""
 
-    def made(name: str, change: Callable[..., Any], *more: Any) -> Callable[[], dict[str, Any]]:
+    def made(name: str, change: Callable[..., Any], *others: Any) -> Callable[[], dict[str, Any]]:
         def build() -> dict[str, Any]:
             network = next(x for x in ALL if x.name == name)
             s = setup(network)
-            assert change(s, network, *more) is not False
+            assert change(s, network, *others) is not False
             return s
 
         return build

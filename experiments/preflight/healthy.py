@@ -211,6 +211,49 @@ def control_small_vision() -> dict[str, Any]:
     return made | {"model": model, "optimizer": torch.optim.AdamW(model.parameters(), lr=3e-4)}
 
 
+def control_two_heads_for_two_tokens() -> dict[str, Any]:
+    """The last Linear layer is not the one of the first loss."""
+    made = setup(GPT)
+    made["model"].second = nn.Linear(WIDTH, VOCABULARY)
+    body: dict[str, Tensor] = {}
+    made["model"].head.register_forward_pre_hook(lambda m, a: body.update(x=a[0]))
+
+    def loss(model: nn.Module, ids: Tensor) -> Tensor:
+        first = F.cross_entropy(model(ids[:, :-1]).flatten(0, 1), ids[:, 1:].flatten())
+        second = model.second(body["x"][:, :-1])
+        return first + 0.3 * F.cross_entropy(second.flatten(0, 1), ids[:, 2:].flatten())
+
+    made["optimizer"] = torch.optim.AdamW(made["model"].parameters(), lr=1e-3)
+    return made | {"loss": loss}
+
+
+def control_rotary_in_low_precision() -> dict[str, Any]:
+    made = setup(NETWORKS[3])
+    right = made["loss"]
+
+    def loss(model: nn.Module, ids: Tensor) -> Tensor:
+        with torch.autocast("cpu", torch.bfloat16):
+            return right(model, ids)
+
+    return made | {"loss": loss}
+
+
+def control_linear_decay_over_100_steps() -> dict[str, Any]:
+    made = setup(GPT)
+    scheduler = torch.optim.lr_scheduler.LambdaLR(made["optimizer"], lambda k: max(0.0, 1 - k / 100))
+    right = made["loss"]
+
+    def step(model: nn.Module, optimizer: Any, batch: Tensor, k: int) -> Tensor:
+        optimizer.zero_grad()
+        value = right(model, batch)
+        value.backward()
+        optimizer.step()
+        scheduler.step()
+        return value
+
+    return made | {"step": step, "also": [scheduler]}
+
+
 def more() -> Iterator[tuple[str, str, Callable[[], dict[str, Any]]]]:
     """Every network of the development list, fresh and after 60 steps, with several seeds."""
     for seed in range(4):

@@ -160,6 +160,16 @@ def test_the_document_follows_its_schema_and_the_pages_say_the_finding() -> None
     assert str(report).startswith("STOP") and "Nothing was changed" in str(report)
 
 
+def test_theory_states_exponents_and_judges_them() -> None:
+    made = setup(NETWORKS[0])
+    report = edgewise.check(**made, theory=True)
+    assert report.ok and "exponents" in report.held and "theory    a block changes" in str(report)
+    assert (
+        0 < report.facts["cosine of tokens"][1] < 0.99
+        and abs(report.facts["gradient exponent per block"]) < 1
+    )
+
+
 def test_a_model_alone_is_looked_at() -> None:
     model = setup(NETWORKS[0])["model"]
     assert edgewise.check(model).ok

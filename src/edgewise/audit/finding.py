@@ -195,8 +195,12 @@ def _roles_of_mlp(owner: str, mlp: MLPSite) -> Iterator[tuple[str, Projection]]:
 
 def _summary(model: nn.Module, stack: str, block: int, role: str, matrix: Projection) -> MatrixSummary:
     check()
-    weight = matrix.weight(model).detach().double()
-    rms, spread, largest = (float(x) for x in (weight.pow(2).mean().sqrt(), weight.std(), weight.abs().max()))
+    weight = matrix.weight(model).detach()
+    weight = (
+        weight.float() if weight.dtype.itemsize < 4 else weight
+    )  # read in place, without a copy in double
+    rms, spread = float(weight.norm()) / math.sqrt(weight.numel()), float(weight.std())
+    largest = max(abs(float(end)) for end in weight.aminmax())
     return MatrixSummary(stack, block, role, matrix, rms, spread, largest, weight.numel())
 
 

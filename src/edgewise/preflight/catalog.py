@@ -21,6 +21,7 @@ NEEDS = {  # what a fact needs, and what that costs
     "steps": "S",
     "changed": "+1",
     "loop": "S",
+    "theory": "seconds",
 }
 
 

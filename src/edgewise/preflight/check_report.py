@@ -192,6 +192,11 @@ def _summary(report: CheckReport, width: int) -> Iterator[Line]:
         ahead = "next token" if facts["label offset"] == 1 else f"token i{facts['label offset']:+d}"
         sees = "; no output sees its own" if facts.get("causal") else ""
         yield Line(f"  labels    {ahead}{sees}")
+    if "gradient exponent per block" in facts:
+        one, other = facts["cosine of tokens"]
+        change = math.exp(facts["gradient exponent per block"])
+        text = f"a block changes the gradient {change:.3g} times; cosine of tokens {one:.2f} before, {other:.2f} after"
+        yield from _wrapped(f"  theory    {text}", width, " " * 12)
     if facts.get("steps") and "update ratio" in facts:
         text = (
             f"every parameter that has a gradient moves, by {facts['update ratio']:.2%} of its size (median)"

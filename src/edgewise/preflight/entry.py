@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -86,7 +87,7 @@ def check(
         for g in o.param_groups
         for p in g["params"]
     }
-    with undone(model, optimizer, also, batches):
+    with nullcontext() if only == "tensors" else undone(model, optimizer, also, batches):
         if batches is not None and only != "tensors":
             evidence.batches = _take(batches, scan)
         if optimizer is not None:
@@ -99,15 +100,21 @@ def check(
             passes.run(steps)
             later, second = _judge(evidence, ("pass", "loss", "steps", "changed", "loop"), passes=True)
             findings += later
-            for name in ("held", "undecided", "not_asked"):
-                getattr(report, name).extend(getattr(second, name))
+            _join(report, second)
             report.cost["steps"] = (time.perf_counter() - began) / max(passes.step_seconds, 1e-9)
     if theory:
-        findings += start_facts.measured(evidence)
+        later, last = _judge(evidence, ("theory",))
+        findings += later
+        _join(report, last)
     report.findings = tidy(findings)
     report.facts = _numbers(evidence)
     report.cost["seconds"] = time.perf_counter() - began
     return report
+
+
+def _join(report: CheckReport, other: CheckReport) -> None:
+    for name in ("held", "undecided", "not_asked"):
+        getattr(report, name).extend(getattr(other, name))
 
 
 def _validate(model: Any, steps: int, only: str | None) -> None:

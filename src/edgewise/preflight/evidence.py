@@ -128,15 +128,23 @@ class TrainingEvidence:
         }
 
     @cached_property
+    def largest(self) -> dict[str, float]:
+        """The largest absolute entry of every readable parameter: NaN if one is NaN. One pass over each tensor."""
+        found = {}
+        for name, p in self.readable.items():
+            low, high = local(p.detach()).aminmax()
+            found[name] = float(torch.maximum(-low, high))
+        return found
+
+    @cached_property
     def matrices(self) -> dict[str, Tensor]:
         """Floating matrices of at least 16 by 16 with finite numbers that are not all zero."""
         found = {}
         for name, p in self.readable.items():
             values = local(p.detach())
-            if values.dim() >= 2 and values.numel() and min(values.flatten(1).shape) >= 16:
-                top = float(values.abs().max())
-                if math.isfinite(top) and top > 0:
-                    found[name] = values
+            living = math.isfinite(self.largest[name]) and self.largest[name] > 0
+            if living and values.dim() >= 2 and min(values.flatten(1).shape) >= 16:
+                found[name] = values
         return found
 
     @cached_property

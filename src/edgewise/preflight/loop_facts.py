@@ -279,7 +279,7 @@ def schedule(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
         )
     elif all(
         r < 1e-3 * float(g)
-        for r in rates[-50:]
+        for r in rates
         for g in [max((x.get("initial_lr", 0) or 0) for x in evidence.optimizer.param_groups) or 0]
         if g
     ):

@@ -215,6 +215,13 @@ def bounded_outputs(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
             raise Undecided("no Linear readout was found whose input could be scaled")
         raise NotAsked("bounds matter for cross-entropies only")
     values = evidence.loud.main_loss.outputs.float()
+    usual = None if evidence.base is None else evidence.base.main_loss
+    if (
+        usual is not None
+        and usual.outputs.shape == values.shape
+        and torch.equal(usual.outputs.float(), values)
+    ):
+        raise Undecided("the last Linear layer of that size does not lead to these outputs")
     if not values.isfinite().all() or values.numel() == 0:
         raise Undecided("scaled outputs are not finite")
     low, high, classes = float(values.min()), float(values.max()), logits.shape[1]

@@ -45,6 +45,7 @@ class ModuleCall:
     shape: tuple[int, ...] = ()
     differentiable: tuple[bool, bool] = (False, False)  # input, output
     kept: dict[str, Any] = field(default_factory=dict)
+    low_precision: bool = False
 
 
 @dataclass
@@ -137,12 +138,15 @@ class Observer(TorchFunctionMode):
         track: bool = False,
         prints: bool = True,
         known: Iterable[int] = (),
+        compiled: bool = False,
     ) -> None:
         super().__init__()
         self.model, self.look, self.edit, self.details, self.track = model, look, edit, details, track
         self.prints = prints
         self.seen = Observation()
         self._known = {id(p) for p in model.parameters()} | set(known)
+        # Sharded parameters are gathered into others for a pass, compiled ones are traced with others.
+        self._replaced = any(hasattr(p, "to_local") for p in model.parameters()) or compiled
         self._linear: dict[
             int, tuple[str, Tensor]
         ] = {}  # outputs of Linear layers, alive while the pass runs
@@ -191,6 +195,7 @@ class Observer(TorchFunctionMode):
                 call = ModuleCall(
                     name, module, same, fingerprint(out.detach()) if self.prints else None, tuple(out.shape)
                 )
+                call.low_precision = out.dtype in (torch.bfloat16, torch.float16)
                 call.differentiable = (inp is not None and inp.requires_grad, out.requires_grad)
                 if self.look is not None:
                     call.kept = self.look(name, module, None if inp is None else inp.detach(), out.detach())
@@ -204,7 +209,7 @@ class Observer(TorchFunctionMode):
         kwargs, name = kwargs or {}, getattr(func, "__name__", "")
         if name == "multi_head_attention_forward" and self.details:
             return self._inside(func, args, kwargs)
-        if self.details:
+        if self.details and not self._replaced and not torch.compiler.is_compiling():
             for value in args:
                 if isinstance(value, nn.Parameter) and value.requires_grad and id(value) not in self._known:
                     self.seen.loose.setdefault(id(value), (self.seen.place, tuple(value.shape)))

@@ -61,6 +61,8 @@ def _order_in_attention(
         raise Undecided("attention is uniform at the start")
     a = next((c.after for c in base.calls if c.name == place), None)
     b = next((c.after for c in changed.calls if c.name == place), None)
+    if next((c.low_precision for c in base.calls if c.name == place), False):
+        raise Undecided("small changes are rounded away in low precision")
     if not seen.differ(a, b, [1], slice(swap[0], None)):
         raise NotAsked("the first attention is not seen token by token")
     if not seen.differ(a, b, [1], slice(swap[1] + 1, None)):
@@ -201,7 +203,8 @@ def _padding_mask(evidence: TrainingEvidence, ids: Tensor) -> tuple[Tensor, bool
             pads = value == 0
             if ends is not None and bool((ids[value == 1] == ends[0]).float().mean() > 0.9):
                 pads = value == 1
-            if bool(pads[:, -1].any()) or bool(pads[:, 0].any()) or "mask" in key:
+            filled = ids[pads].unique().numel() <= 1  # else it is the mask of another input
+            if filled and (bool(pads[:, -1].any()) or bool(pads[:, 0].any()) or "mask" in key):
                 return pads, True
     ends = tails(ids)
     if ends is None:

@@ -97,7 +97,14 @@ class Passes:
     ) -> Observer:
         evidence = self.evidence
         return Observer(
-            evidence.model, look, edit, details=details, track=track, prints=prints, known=evidence.known
+            evidence.model,
+            look,
+            edit,
+            details=details,
+            track=track,
+            prints=prints,
+            known=evidence.known,
+            compiled=hasattr(self.model, "_orig_mod"),
         )
 
     def _pass(self, observer: Observer, batch: Any = None) -> Observation:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 from edgewise.audit.inspect import AuditKind, AuditSeverity, audit_initialization
 from edgewise.errors import BadInput
-from edgewise.preflight.catalog import CheckFinding, NotAsked, fact, finding, note
+from edgewise.preflight.catalog import CheckFinding, NotAsked, Undecided, fact, finding, warning
 from edgewise.preflight.evidence import TrainingEvidence
 
 TOLD = (
@@ -45,15 +46,39 @@ def initialization(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
         )
 
 
-def measured(evidence: TrainingEvidence) -> list[CheckFinding]:
-    """How signal and gradient run through the depth, measured on the model."""
+@fact("exponents", needs="theory", cost="seconds")
+def exponents(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
+    """Compare tokens and gradients before the first block with those after the last, measured as `measure` does.
+
+    Threshold: the gradient changes more than 1e4 times; fresh tokens become equal (cosine above 0.999).
+    Cannot decide: how much is too much for a given length of training: see `edgewise predict`.
+    """
     from edgewise.probe.measure import measure
 
     try:
-        trace = measure(
-            evidence.model, evidence.batches[0] if evidence.batches else None, attention=False, pair=False
+        batch = evidence.batches[0] if evidence.batches else None
+        trace = measure(evidence.model, batch, attention=False, pair=False)
+    except (BadInput, RuntimeError, TypeError) as problem:
+        raise Undecided(f"it could not be measured: {str(problem)[:200]}") from problem
+    overlap = trace.blocks("overlap")
+    evidence.facts |= {"blocks": trace.depth, "cosine of tokens": [float(overlap[0]), float(overlap[-1])]}
+    if overlap[-1] > 0.999 and overlap[0] < 0.95 and evidence.fresh:
+        yield warning(
+            "model",
+            "All tokens look alike after the last block: rank collapse.",
+            f"their mean cosine is {overlap[-1]:.4f}, before the first block {overlap[0]:.2f}",
+            "see `edgewise fix`",
         )
-    except (BadInput, RuntimeError, TypeError) as error:
-        return [note("model", "The exponents could not be measured.", str(error)[:200])]
-    evidence.facts["trace"] = f"{trace.depth} blocks measured"
-    return []
+    if trace.decisive_readout is None:
+        return
+    _, change = trace.total_changes(trace.decisive_readout)
+    evidence.facts["gradient exponent per block"] = (
+        change / 2 / max(1, trace.depth)
+    )  # of its size, not its square
+    if abs(change) / 2 > math.log(1e4) and evidence.fresh:
+        yield warning(
+            "model",
+            f"The gradient {'explodes' if change > 0 else 'vanishes'} on its way to the first block.",
+            f"by {math.exp(min(change / 2, 80)):.2g} over {trace.depth} blocks, relative to the stream",
+            "see `edgewise fix`",
+        )

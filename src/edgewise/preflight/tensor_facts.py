@@ -31,7 +31,7 @@ def not_finite(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
         if not is_readable(tensor):
             continue
         values = local(tensor.detach())
-        if math.isfinite(float(values.sum())):
+        if all(math.isfinite(float(end)) for end in values.aminmax()):
             continue
         bad = values.isnan() if id(tensor) in buffers else ~values.isfinite()
         if bad.any():
@@ -53,8 +53,7 @@ def never_written(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
     Threshold: above 1e4 or below 1e-30: numbers that memory holds and no recipe draws.
     Cannot decide: memory that happens to hold zeros: see *dead*.
     """
-    for name, parameter in evidence.readable.items():
-        top = float(local(parameter.detach()).abs().max())
+    for name, top in evidence.largest.items():
         if math.isfinite(top) and (top > 1e4 or 0 < top < 1e-30):
             yield error(
                 name,
@@ -99,7 +98,7 @@ def outliers(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
         flat = values.flatten()
         sample = flat[:: flat.numel() // 65536 + 1].float().abs()
         spread = float(sample.median()) / 0.6745
-        top = float(flat.abs().max())
+        top = evidence.largest[name]
         if values.numel() >= 1024 and spread > 0 and top > 20 * spread:
             same = int((flat.abs() == top).sum())
             if same >= 4 and same < 0.02 * flat.numel():
@@ -325,10 +324,9 @@ def is_default_draw(weight: Tensor) -> bool:
     """Whether a matrix is uniform up to 1/√fan-in, as torch draws a Linear layer."""
     flat = weight.flatten(1)
     bound = 1 / math.sqrt(flat.shape[1])
-    top = float(flat.abs().max())
-    if not 0.97 * bound < top <= bound * 1.0001:
-        return False
     sample = flat.flatten()[:: flat.numel() // 65536 + 1].float()
+    if not 0.97 * bound < float(sample.abs().max()) <= bound * 1.0001:
+        return False
     return float(sample.pow(4).mean() / sample.pow(2).mean() ** 2) < 2.1
 
 
@@ -384,7 +382,8 @@ def symmetric(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
     for name, values in evidence.matrices.items():
         parameter = evidence.parameters[name]
         flat = values.flatten(1)
-        if parameter.requires_grad and values.dim() == 2 and torch.equal(flat, flat[:1].expand_as(flat)):
+        alike_so_far = parameter.requires_grad and values.dim() == 2 and torch.equal(flat[0], flat[-1])
+        if alike_so_far and torch.equal(flat, flat[:1].expand_as(flat)):
             alike.append(name)
     if alike:
         yield warning(
