@@ -96,10 +96,27 @@ def name_of(record: dict[str, Any]) -> str:
 
 def page() -> str:
     """The whole page."""
+    from . import half
+
     rows = {group: records(group) for group in GROUPS}
     why = causes.lines(_softmax(rows))
+    again = ["## A random half, asked again", "", half.OPENING, half.table()]
     return "\n".join(
-        [OPENING, *_counts(rows), "", *_meaning(), "", *_goals(rows), "", *why, "", *_lists(rows), ""]
+        [
+            OPENING,
+            *_counts(rows),
+            "",
+            *_meaning(),
+            "",
+            *_goals(rows),
+            "",
+            *again,
+            "",
+            *why,
+            "",
+            *_lists(rows),
+            "",
+        ]
     )
 
 

@@ -210,7 +210,14 @@ hf(
 hf(
     "nemotron",
     "NemotronModel",
-    Truth(3, kv_heads=2, activation=None, positions="rotary", absolute=False),
+    Truth(  # its norms multiply by weight + 1, and weights start at one
+        3,
+        kv_heads=2,
+        activation=None,
+        positions="rotary",
+        absolute=False,
+        allowed=("NORM_GAIN_NOT_ONE",),
+    ),
     **SMALL,
     num_key_value_heads=2,
     head_dim=8,
