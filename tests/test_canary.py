@@ -133,7 +133,7 @@ def test_make_passes_what_parted_and_fails_for_what_raised() -> None:
         ),
         pytest.param(
             "experiments/census/by_hand.py",
-            "models/names/gains.py",
+            "models/names/weight_gains.py",
             "Gain(math.sqrt(mean_square * matrix.fan_in)",
             "Gain(1.1 * math.sqrt(mean_square * matrix.fan_in)",
             marks=pytest.mark.slow,

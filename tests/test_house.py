@@ -277,7 +277,7 @@ ROOMS = {
     "judgement": Room(7, 1590, 0.62, 0.08, 0),
     "laboratory": Room(5, 1533, 0.51, 0.00, 0),
     "landscape": Room(6, 1660, 0.71, 0.05, 0),
-    "models": Room(81, 15300, 0.76, 0.40, 47),
+    "models": Room(50, 14200, 0.70, 0.37, 47),
     # 28: operations, facts, differential, trials, examination and watched_steps are new ideas (issues 32, 35).
     "monitor": Room(29, 10200, 0.63, 0.27, 57),  # hears losses without a criterion; twelve causes more
     "nets": Room(2, 770, 0.52, 0.04, 0),

@@ -10,10 +10,9 @@ from typing import Any
 
 import edgewise
 from edgewise import Architecture, BadInput
-from edgewise.models.behavior.describe import READ
 from edgewise.models.behavior.read import choose_stack, read_closely
-from edgewise.models.model import describe_read_module
-from edgewise.models.structure import structure_of_read
+from edgewise.models.behavior.to_architecture import READ
+from edgewise.models.module_description import describe_read_module, structure_of_read
 from edgewise.models.unwrap import unwrap
 
 

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from edgewise.integrations.huggingface import HuggingFaceCallback
     from edgewise.integrations.lightning import LightningCallback
     from edgewise.models.describe import describe
-    from edgewise.models.structure import structure
+    from edgewise.models.module_description import structure
     from edgewise.monitor.read_run import read
     from edgewise.nets.kernel_attention import use_kernel
     from edgewise.nouns.architecture import Architecture, Perceptron, transformer
@@ -83,7 +83,7 @@ _HOMES = {
     "phase_diagram": "verbs",
     "predict": "verbs",
     "read": "monitor.read_run",
-    "structure": "models.structure",
+    "structure": "models.module_description",
     "total_changes": "repair.meter",
     "transformer": "nouns.architecture",
     "use_kernel": "nets.kernel_attention",

@@ -114,7 +114,7 @@ def _undescribed(source: Any, batch: Any, measured: Trace, allowed: bool) -> Tra
     except BadInput as refusal:
         if not allowed:
             raise
-        from edgewise.models.behavior.describe import not_covered
+        from edgewise.models.behavior.to_architecture import not_covered
 
         return measured.with_provenance(departure=not_covered(str(refusal)))
     raise BadInput(

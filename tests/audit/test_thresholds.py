@@ -21,7 +21,7 @@ from edgewise.audit.checks import (
 from edgewise.audit.finding import AuditKind, MatrixSummary, _summary
 from edgewise.audit.inspect import _published_norm_gain
 from edgewise.models.model_map import ModelMap
-from edgewise.models.names.record import Projection
+from edgewise.models.names.model_sites import Projection
 
 COUNT = 2**17  # one sampling error is 1/512
 

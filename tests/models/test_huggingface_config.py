@@ -12,7 +12,7 @@ import pytest
 import transformers
 
 from edgewise.models import config as config_package
-from edgewise.models.config.gains import truncated
+from edgewise.models.config.reader import truncated
 from edgewise.models.config.translate import FAMILIES
 from edgewise.models.describe import describe
 from edgewise.models.source import preset_config

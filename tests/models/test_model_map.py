@@ -14,9 +14,9 @@ from edgewise.landscape.support import rebalanced
 from edgewise.models.behavior import read as behavior
 from edgewise.models.behavior.read import read as read_anew
 from edgewise.models.config import translate as translating
-from edgewise.models.model import describe_read_module
 from edgewise.models.model_map import ModelMap
-from edgewise.models.names import model as roles
+from edgewise.models.module_description import describe_read_module
+from edgewise.models.names import name_reader as roles
 from edgewise.models.names.block import OpenBlock
 from tests.support.models import build
 

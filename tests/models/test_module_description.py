@@ -13,8 +13,8 @@ from transformers import PretrainedConfig
 from edgewise.errors import BadInput
 from edgewise.models.config.translate import config_of
 from edgewise.models.describe import describe
-from edgewise.models.model import _usual_scales
 from edgewise.models.model_map import sites
+from edgewise.models.module_description import _usual_scales
 from edgewise.nouns.architecture import Architecture
 from edgewise.nouns.knobs import KNOBS
 from tests.support import handwritten

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 from edgewise.errors import BadInput
 from edgewise.models.model_map import sites
-from edgewise.models.names import record as roles
-from edgewise.models.names.record import BlockSite, ModelSites, Projection, Rows
+from edgewise.models.names import model_sites as roles
+from edgewise.models.names.model_sites import BlockSite, ModelSites, Projection, Rows
 from tests.support.handwritten import EXPECTED, HANDWRITTEN, NanoGPT, ids
 from tests.support.models import FAMILIES, batch, build
 

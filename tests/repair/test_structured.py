@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 import edgewise
 from edgewise.errors import BadInput
-from edgewise.models.names.gains import is_set, is_structured
+from edgewise.models.names.weight_gains import is_set, is_structured
 from edgewise.repair.layers import LayerStack, copies_of_first, layers_of
 from tests.repair.test_frozen import LoRA
 from tests.support.strange_names import Strange

@@ -14,7 +14,7 @@ from edgewise.audit.finding import AuditKind
 from edgewise.audit.inspect import audit_initialization
 from edgewise.models.describe import describe
 from edgewise.models.model_map import sites
-from edgewise.models.names.record import BlockSite, ModelSites, Projection
+from edgewise.models.names.model_sites import BlockSite, ModelSites, Projection
 from tests.support.handwritten import HANDWRITTEN
 from tests.support.models import FAMILIES
 

@@ -19,11 +19,11 @@ from edgewise.audit.finding import (
     siblings,
 )
 from edgewise.errors import BadInput
-from edgewise.models.config.gains import truncated
+from edgewise.models.config.reader import truncated
 from edgewise.models.model_map import ModelMap
-from edgewise.models.names.gains import is_structured, norm_gains, root_mean_square
+from edgewise.models.names.model_sites import ModelSites
 from edgewise.models.names.norm import find_norms, gain_name
-from edgewise.models.names.record import ModelSites
+from edgewise.models.names.weight_gains import is_structured, norm_gains, root_mean_square
 from edgewise.nouns.architecture import Architecture
 
 if TYPE_CHECKING:

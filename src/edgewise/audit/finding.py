@@ -9,7 +9,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 from edgewise.interrupts import check
-from edgewise.models.names.record import BlockSite, MLPSite, ModelSites, Projection
+from edgewise.models.names.model_sites import BlockSite, MLPSite, ModelSites, Projection
 
 if TYPE_CHECKING:
     from torch import nn

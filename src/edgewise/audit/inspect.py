@@ -21,7 +21,7 @@ from edgewise.audit.finding import AuditFinding, AuditKind, AuditSeverity, Matri
 from edgewise.errors import BadInput
 from edgewise.interrupts import deferring
 from edgewise.models.model_map import ModelMap
-from edgewise.models.names.record import ModelSites
+from edgewise.models.names.model_sites import ModelSites
 
 if TYPE_CHECKING:
     from torch import nn

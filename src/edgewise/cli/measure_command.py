@@ -185,7 +185,7 @@ def beside_theory(name: str, trace: Trace, audit: Audit) -> Measurement:
         theory = prediction, verbs.judge(prediction)
         trace = trace.with_provenance(departure=departure(trace, prediction))
     elif trace.architecture is None:
-        from edgewise.models.behavior.describe import not_covered
+        from edgewise.models.behavior.to_architecture import not_covered
 
         _, _, reason = trace.source.partition(NOT_DESCRIBED)
         trace = trace.with_provenance(departure=not_covered(reason) if reason else "")

@@ -201,7 +201,7 @@ def _answer(source: str, batches: Batches | None, stack: str | None) -> Structur
     batch = None if batches is None else batches.first()
     if content.factory is None:
         return describe_source(content, batch, stack=stack)
-    from edgewise.models.structure import structure
+    from edgewise.models.module_description import structure
 
     return structure(first_model(content.factory), batch, stack=stack)
 

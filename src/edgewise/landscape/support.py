@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from edgewise.errors import BadInput
 from edgewise.models.model_map import ModelMap
-from edgewise.models.names.record import KEY_NORM, QUERY_NORM, AttentionSite, BlockSite, Projection
+from edgewise.models.names.model_sites import KEY_NORM, QUERY_NORM, AttentionSite, BlockSite, Projection
 
 ROLES = {"queries": "query", "keys": "key", "values": "value", "outputs": "output"}
 

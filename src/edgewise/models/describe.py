@@ -91,7 +91,7 @@ def _describe(
             if content.notes
             else architecture
         )
-    from edgewise.models.model import describe_module
+    from edgewise.models.module_description import describe_module
 
     model = content.model if content.model is not None else first_model(content.factory)
     return describe_module(model, batch, depth=depth, tokens=tokens, stack=stack)
@@ -103,7 +103,7 @@ def _from_config(
     """By the hand-written family; a config of another class, or a stack by its name, by building small models."""
     if stack is None and has_family(config):
         return translate(config, depth=depth, tokens=tokens, name=name)
-    from edgewise.models.small.describe import describe_config
+    from edgewise.models.small.read_small import describe_config
 
     return describe_config(config, depth=depth, tokens=tokens, stack=stack, name=name)
 

@@ -16,10 +16,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from edgewise.errors import BadInput
 from edgewise.models.config.translate import config_of, described_by_config
-from edgewise.models.names.find import embeddings_of, final_norm_of, head_of
-from edgewise.models.names.model import NameReader
-from edgewise.models.names.record import AttentionSite, BlockSite, MLPSite, ModelSites, Projection, Rows
-from edgewise.models.names.record import Stack as NamedStack
+from edgewise.models.names.model_sites import AttentionSite, BlockSite, MLPSite, ModelSites, Projection, Rows
+from edgewise.models.names.model_sites import Stack as NamedStack
+from edgewise.models.names.name_reader import NameReader, embeddings_of, final_norm_of, head_of
 from edgewise.models.unwrap import unwrap
 
 if TYPE_CHECKING:
@@ -445,8 +444,8 @@ def _read(name: str, value: Any) -> Field:
 
 def _with_these_weights(model: nn.Module, batch: Any, reading: Reading) -> Reading | None:
     """The numbers of the default stack, read again; None if it does not show them alone."""
+    from edgewise.models.behavior.compare import TRAINED, copies, spectral_edge
     from edgewise.models.behavior.read import reread
-    from edgewise.models.behavior.spectra import TRAINED, copies, spectral_edge
 
     stack = reading.default
     if stack is None or len(reading.stacks) > 1:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from edgewise.models.names.record import Projection
+from edgewise.models.names.model_sites import Projection
 from edgewise.monitor.capture import (
     QUERIES,
     SEQUENCES,

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from edgewise.arrays import Array
-from edgewise.models.names.record import Projection
+from edgewise.models.names.model_sites import Projection
 from edgewise.monitor.places import Places
 
 

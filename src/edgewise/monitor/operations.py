@@ -21,10 +21,9 @@ from torch.nn.modules.module import register_module_forward_hook, register_modul
 from torch.overrides import TorchFunctionMode
 from torch.utils.hooks import RemovableHandle
 
-from edgewise.models.behavior.precision import Precision
 from edgewise.models.behavior.record import Operation
 from edgewise.models.behavior.trace import LABEL, Tracer, tensors
-from edgewise.models.behavior.weight_calls import Edits
+from edgewise.models.behavior.weight_calls import Edits, Precision
 from edgewise.monitor.attention import by_head, nan_max, nan_mean, row_numbers, softmax_gain
 from edgewise.monitor.capture import QUERIES, SEQUENCES, Sizes, StreamCopy, query_slice
 from edgewise.monitor.columns import HEAD_STATISTICS

@@ -15,7 +15,7 @@ from edgewise.errors import BadInput
 from edgewise.models.behavior.graph import MULTIHEAD
 from edgewise.models.behavior.record import Block, Branch, Operation
 from edgewise.models.model_map import ModelMap
-from edgewise.models.names.record import AttentionSite, BlockSite, ModelSites, Projection
+from edgewise.models.names.model_sites import AttentionSite, BlockSite, ModelSites, Projection
 from edgewise.models.unwrap import unwrap
 from edgewise.optim.query_key import QueryKey, query_keys
 

@@ -28,7 +28,7 @@ from torch.optim import Optimizer
 from edgewise.arrays import Array
 from edgewise.errors import BadInput
 from edgewise.files import open_regular, read_text, whole_file
-from edgewise.models.behavior.refusals import words
+from edgewise.models.readable import words
 from edgewise.models.state import random_streams
 from edgewise.monitor.alarm import Alarm
 from edgewise.monitor.capture import BatchMemory, Call

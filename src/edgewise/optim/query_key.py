@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from edgewise.errors import BadInput
 from edgewise.models.config.translate import config_of
 from edgewise.models.model_map import ModelMap
-from edgewise.models.names.record import (
+from edgewise.models.names.model_sites import (
     KEY_NORM,
     QUERY_NORM,
     AttentionSite,

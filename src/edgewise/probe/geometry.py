@@ -17,7 +17,7 @@ from torch import Tensor
 
 from edgewise.errors import BadInput
 from edgewise.models.inputs import tensors
-from edgewise.models.names.record import BlockSite, MLPSite, Projection
+from edgewise.models.names.model_sites import BlockSite, MLPSite, Projection
 from edgewise.nouns.trace import READOUTS as DERIVED_READOUTS
 
 DISTANCE = {torch.float64: 1e-6, torch.float32: 1e-3}  # relative; 0.1 for half precisions, which is not local

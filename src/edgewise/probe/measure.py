@@ -14,12 +14,11 @@ from edgewise.errors import BadInput
 from edgewise.interrupts import deferring
 from edgewise.models.behavior.read import read
 from edgewise.models.behavior.record import Block, Branch, Operation, Reading, Stack
-from edgewise.models.behavior.refusals import words
-from edgewise.models.finite import refuse_infinite
 from edgewise.models.inputs import default_batch
-from edgewise.models.model import describe_read_module
 from edgewise.models.model_map import ModelMap
-from edgewise.models.names.record import BlockSite
+from edgewise.models.module_description import describe_read_module
+from edgewise.models.names.model_sites import BlockSite
+from edgewise.models.readable import refuse_infinite, words
 from edgewise.models.small.full_size import full_kinds
 from edgewise.models.small.sizes import Scale
 from edgewise.models.small.small_model import Blueprint, blueprint

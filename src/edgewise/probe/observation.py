@@ -21,7 +21,7 @@ from edgewise.arrays import Array
 from edgewise.errors import BadInput
 from edgewise.models.behavior.record import Stack
 from edgewise.models.inputs import call, tensors
-from edgewise.models.names.record import BlockSite
+from edgewise.models.names.model_sites import BlockSite
 from edgewise.models.state import preserved
 from edgewise.nouns.architecture import Architecture
 from edgewise.nouns.trace import GRADIENTS, WEIGHTS, FirstLoss, Provenance, Trace

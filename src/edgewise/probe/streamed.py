@@ -26,7 +26,7 @@ from edgewise.errors import BadInput
 from edgewise.models.describe import describe
 from edgewise.models.inputs import call, default_batch
 from edgewise.models.model_map import sites
-from edgewise.models.names.record import ModelSites
+from edgewise.models.names.model_sites import ModelSites
 from edgewise.models.state import random_streams
 from edgewise.nouns.architecture import Architecture
 from edgewise.nouns.trace import Trace

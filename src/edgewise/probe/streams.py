@@ -17,10 +17,9 @@ from torch.nn.modules.module import register_module_forward_hook, register_modul
 
 from edgewise.errors import BadInput
 from edgewise.models.behavior.layout import reshaped
-from edgewise.models.behavior.precision import Precision
 from edgewise.models.behavior.record import Block, Branch, Operation, Stack
 from edgewise.models.behavior.trace import INPUT, Tracer
-from edgewise.models.behavior.weight_calls import Edits
+from edgewise.models.behavior.weight_calls import Edits, Precision
 from edgewise.models.inputs import as_call, change, tensors
 from edgewise.models.state import collector_paused
 from edgewise.probe.attention_rows import AttentionLocation

@@ -15,9 +15,8 @@ from torch import Tensor, nn
 
 from edgewise.errors import BadInput
 from edgewise.interrupts import check, deferring
-from edgewise.models.behavior.refusals import words
-from edgewise.models.finite import refuse_infinite
 from edgewise.models.model_map import ModelMap
+from edgewise.models.readable import refuse_infinite, words
 from edgewise.models.state import back_in_shards, preserved
 from edgewise.models.unwrap import unwrap
 from edgewise.optim.parallel import like_shard, local

@@ -22,10 +22,10 @@ from edgewise.errors import BadInput
 from edgewise.models.behavior.record import Operation, Stack
 from edgewise.models.inputs import call, tensors
 from edgewise.models.model_map import ModelMap
-from edgewise.models.names.gains import is_set, is_structured
+from edgewise.models.names.model_sites import BlockSite, Projection
 from edgewise.models.names.names import FUSED, KEY, QUERY, leaf
 from edgewise.models.names.norm import find_norms, gain_name
-from edgewise.models.names.record import BlockSite, Projection
+from edgewise.models.names.weight_gains import is_set, is_structured
 from edgewise.models.state import preserved
 from edgewise.models.twin import holding, twin
 from edgewise.probe.streams import BlockCall

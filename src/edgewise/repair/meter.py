@@ -18,9 +18,9 @@ from torch import Tensor, nn
 from edgewise.arrays import check_tokens
 from edgewise.errors import BadInput
 from edgewise.interrupts import check
-from edgewise.models.behavior.refusals import words
 from edgewise.models.inputs import call, default_batch, tensors
 from edgewise.models.model_map import ModelMap
+from edgewise.models.readable import words
 from edgewise.models.state import is_sharded, preserved
 from edgewise.models.twin import holding, twin
 from edgewise.models.unwrap import unwrap

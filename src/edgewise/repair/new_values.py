@@ -32,7 +32,7 @@ from torch import Tensor, nn
 
 from edgewise.errors import BadInput
 from edgewise.files import whole_file
-from edgewise.models.names.record import Projection
+from edgewise.models.names.model_sites import Projection
 from edgewise.optim.parallel import whole
 from edgewise.probe.geometry import rows_of
 from edgewise.repair.layers import _memory, _overlaps, frozen_names

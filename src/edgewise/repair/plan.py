@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from edgewise.models.names.record import Projection
+from edgewise.models.names.model_sites import Projection
 from edgewise.nouns.verdict import Exponent, finite
 from edgewise.stability.lyapunov import SEVERITY_LIMITS, Growth, LateChange, Severity, severity
 

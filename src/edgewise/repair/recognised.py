@@ -10,9 +10,9 @@ import numpy as np
 from torch import nn
 
 from edgewise.errors import BadInput
-from edgewise.models.model import describe_module
 from edgewise.models.model_map import ModelMap
-from edgewise.models.names.record import AttentionSite, BlockSite, MLPSite, ModelSites, Projection
+from edgewise.models.module_description import describe_module
+from edgewise.models.names.model_sites import AttentionSite, BlockSite, MLPSite, ModelSites, Projection
 from edgewise.nouns.architecture import Architecture
 from edgewise.repair.layers import Exclusions, LayerStack, copies_in_words, copies_of_first, zero_biases
 from edgewise.repair.new_values import SCHEMES, MatrixSize, root_mean_square

@@ -13,7 +13,7 @@ import edgewise
 from edgewise.models.behavior.read import read
 from edgewise.models.behavior.record import Stack
 from edgewise.models.behavior.weight_calls import draw_for_zeros
-from edgewise.models.quantized import is_quantized
+from edgewise.models.unwrap import is_quantized
 
 transformers = pytest.importorskip("transformers")
 SIZES = dict(

@@ -7,9 +7,9 @@ import torch
 from torch import nn
 
 from edgewise.errors import BadInput
-from edgewise.models.behavior.describe import describe_reading
 from edgewise.models.behavior.read import read
 from edgewise.models.behavior.record import Reading
+from edgewise.models.behavior.to_architecture import describe_reading
 from tests.support.models import FAMILIES
 
 STRUCTURE = (

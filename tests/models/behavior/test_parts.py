@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from edgewise.models.behavior import absolute_positions, dependence, queries_and_keys, spectra
+from edgewise.models.behavior import compare, dependence, queries_and_keys, token_order
 from edgewise.models.behavior.gains import _scores
 from edgewise.models.behavior.graph import DOT_PRODUCT
 from edgewise.models.behavior.visibility import pokes
@@ -51,7 +51,7 @@ def test_a_second_row_is_asked_where_the_first_is_limited(causal: bool, reach: i
     layout = SimpleNamespace(tokens=lambda gradient, _: gradient)
     experiment = SimpleNamespace(streams={"op": SimpleNamespace(layout=layout)})
     site = SimpleNamespace(traits=SimpleNamespace(sight=SimpleNamespace(sees="causal" if causal else "all")))
-    rows = list(absolute_positions._rows(experiment, site, seen.to(leaf) @ leaf, {"op": leaf}))  # type: ignore[arg-type, dict-item]
+    rows = list(token_order._rows(experiment, site, seen.to(leaf) @ leaf, {"op": leaf}))  # type: ignore[arg-type, dict-item]
     assert [query for query, _ in rows] == asked
     assert all(keys == set(seen[query].nonzero().flatten().tolist()) for query, keys in rows)
 
@@ -81,9 +81,9 @@ def test_the_spectral_edge_is_the_median_over_matrices() -> None:
     for share, layer in enumerate(model):
         noise, left, right = (torch.randn(24, n, generator=generator) for n in (24, 1, 1))
         layer.weight.data = noise + share * left @ right.T
-    edges = [spectra._edge(layer.weight) for layer in model]
+    edges = [compare._edge(layer.weight) for layer in model]
     assert edges == sorted(edges) and edges[0] == pytest.approx(1.0, abs=0.2) and edges[4] > 1.5
-    assert spectra.spectral_edge(model) == edges[2]
+    assert compare.spectral_edge(model) == edges[2]
 
 
 @pytest.mark.parametrize("fused", [True, False])

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from edgewise.errors import BadInput
-from edgewise.models.behavior.describe import describe_reading
 from edgewise.models.behavior.read import read
+from edgewise.models.behavior.to_architecture import describe_reading
 from edgewise.models.describe import describe
 from edgewise.models.small.small_model import model_classes
 from edgewise.nouns.architecture import Architecture

@@ -12,7 +12,7 @@ import pytest
 from edgewise.errors import BadInput
 from edgewise.models.config.translate import FAMILIES
 from edgewise.models.describe import describe
-from edgewise.models.small.describe import describe_config
+from edgewise.models.small.read_small import describe_config
 from edgewise.models.source import preset_config
 from edgewise.nouns.architecture import Architecture
 

@@ -9,8 +9,7 @@ import pytest
 from transformers import BertConfig
 
 from edgewise.errors import BadInput
-from edgewise.models.small.full_numbers import FullNumbers
-from edgewise.models.small.power_law import NoPowerLaw, Sizes, extrapolate
+from edgewise.models.small.full_size import FullNumbers, NoPowerLaw, Sizes, extrapolate
 from edgewise.models.small.sizes import HEADS
 from edgewise.models.small.small_model import Blueprint
 

@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from edgewise.errors import BadInput
-from edgewise.models.behavior.attention import SPREAD, positions_of, read_equal_tokens, read_filled_order
 from edgewise.models.behavior.branch_matrices import (
     attention_calls,
     matrices_of,
@@ -21,11 +20,11 @@ from edgewise.models.behavior.gains import read_gains
 from edgewise.models.behavior.graph import MULTIHEAD
 from edgewise.models.behavior.layout import plain_layout
 from edgewise.models.behavior.mlp import Hidden
-from edgewise.models.behavior.multipliers import branch_scale, read_shares, rescale
-from edgewise.models.behavior.norms import is_normed, merged, read_norms
+from edgewise.models.behavior.norms import branch_scale, is_normed, merged, read_norms, read_shares, rescale
 from edgewise.models.behavior.queries_and_keys import Scores
 from edgewise.models.behavior.record import BEYOND, Block, Branch, Stack, norm_position
 from edgewise.models.behavior.stacks import Chain, block_module, common_path
+from edgewise.models.behavior.token_order import SPREAD, positions_of, read_equal_tokens, read_filled_order
 from edgewise.models.behavior.visibility import Sight
 
 MATRICES = 6  # that read the stream in a dense branch: gate, value and what adapters add; experts have more

@@ -19,16 +19,15 @@ from edgewise.interrupts import check
 from edgewise.models.behavior.batch import Feed
 from edgewise.models.behavior.graph import Graph, address, parameters_by_storage
 from edgewise.models.behavior.layout import Layout, layouts
-from edgewise.models.behavior.precision import Precision
 from edgewise.models.behavior.record import Gains, Operation, Powers
-from edgewise.models.behavior.refusals import words
 from edgewise.models.behavior.residuals import Part, ResidualSum
 from edgewise.models.behavior.score_operands import Places
 from edgewise.models.behavior.stacks import Chain
 from edgewise.models.behavior.trace import INPUT, Finished, Tracer
 from edgewise.models.behavior.visibility import Sight
-from edgewise.models.behavior.weight_calls import Edits
+from edgewise.models.behavior.weight_calls import Edits, Precision
 from edgewise.models.inputs import Call, change
+from edgewise.models.readable import words
 from edgewise.models.state import is_sharded
 
 NOISE_SEED = 7

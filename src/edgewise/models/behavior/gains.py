@@ -16,7 +16,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from edgewise.models.behavior.attention import mixing_sites
 from edgewise.models.behavior.experiment import Experiment, Site, Stream
 from edgewise.models.behavior.graph import FLEX, FUSED, MULTIHEAD
 from edgewise.models.behavior.mlp import activations, equal, feeders, in_halves, sample
@@ -24,6 +23,7 @@ from edgewise.models.behavior.norms import is_normed
 from edgewise.models.behavior.record import Gains, Operation
 from edgewise.models.behavior.residuals import Score
 from edgewise.models.behavior.score_operands import between_tokens, operands
+from edgewise.models.behavior.token_order import mixing_sites
 
 NOISE, EQUAL = 11, 13  # seeds
 DRAWS = 8  # different tokens whose copies fill an input

@@ -9,7 +9,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from edgewise.models.behavior.attention import logits, mixing_sites
 from edgewise.models.behavior.compare import exponent, size
 from edgewise.models.behavior.dependence import real_tokens
 from edgewise.models.behavior.experiment import Experiment, Site
@@ -25,6 +24,7 @@ from edgewise.models.behavior.score_operands import (
     operands,
     tokens_of,
 )
+from edgewise.models.behavior.token_order import logits, mixing_sites
 
 ENTRIES = 2  # in the pass that shows queries and keys
 SAMPLED = 4096  # numbers of a head that are compared with those of others

@@ -17,7 +17,6 @@ from torch import nn
 
 from edgewise.errors import BadInput
 from edgewise.interrupts import check
-from edgewise.models.behavior.absolute_positions import absolute_positions, read_long_windows
 from edgewise.models.behavior.assemble import (
     look_at_tokens,
     look_inside,
@@ -28,16 +27,13 @@ from edgewise.models.behavior.assemble import (
 from edgewise.models.behavior.batch import Feed, feeds, sequence_first, without_padding_mask
 from edgewise.models.behavior.block_ends import stack_of_blocks, with_attention
 from edgewise.models.behavior.branch_matrices import read_fused_rows
-from edgewise.models.behavior.compare import wide
+from edgewise.models.behavior.compare import TRAINED, copies, spectral_edge, wide
 from edgewise.models.behavior.dependence import SHORTEST
 from edgewise.models.behavior.experiment import TRACE_ENTRIES, EditedPassError, Experiment, run
 from edgewise.models.behavior.gains import joined_gains, read_gains
 from edgewise.models.behavior.graph import DOT_PRODUCT, MULTIHEAD, SOFTMAX, Graph
-from edgewise.models.behavior.precision import Precision
 from edgewise.models.behavior.record import Block, Reading, Stack
-from edgewise.models.behavior.refusals import bare, did_not_run, refuse_unreadable, words
 from edgewise.models.behavior.residuals import residual_sums
-from edgewise.models.behavior.spectra import TRAINED, copies, spectral_edge
 from edgewise.models.behavior.stacks import (
     INNER,
     Chain,
@@ -50,8 +46,10 @@ from edgewise.models.behavior.stacks import (
     reads_ids,
     repeated_containers,
 )
-from edgewise.models.behavior.weight_calls import Edits
+from edgewise.models.behavior.token_order import absolute_positions, read_long_windows
+from edgewise.models.behavior.weight_calls import Edits, Precision
 from edgewise.models.inputs import change, default_batches, tensors
+from edgewise.models.readable import bare, did_not_run, refuse_unreadable, words
 from edgewise.models.state import RandomStreams, collector_paused, preserved
 
 Result = TypeVar("Result")

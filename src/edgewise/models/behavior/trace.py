@@ -34,11 +34,11 @@ from edgewise.models.behavior.graph import (
     address,
     carries_signal,
 )
-from edgewise.models.behavior.precision import Precision
 from edgewise.models.behavior.record import Operation
 from edgewise.models.behavior.weight_calls import (
     WITH_ADDEND,
     Edits,
+    Precision,
     WeightCall,
     constant_factor,
     draw_for_zeros,
@@ -47,7 +47,7 @@ from edgewise.models.behavior.weight_calls import (
     seed_of,
 )
 from edgewise.models.inputs import collected, tensors
-from edgewise.models.quantized import is_quantized
+from edgewise.models.unwrap import is_quantized
 
 LABEL = "_edgewise_node"
 SCALING = MULTIPLY | DIVIDE

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from edgewise.models.config.families import encoders, experts, gpt, llama, vision
+from edgewise.models.config.families import encoders, gpt, llama
 from edgewise.models.config.reader import DEPTH_KEYS, ConfigReader
 from edgewise.nouns.architecture import Architecture, transformer
 
@@ -34,18 +34,18 @@ FAMILIES: dict[str, Family] = {
     "gemma2": llama.gemma2,
     "gemma3_text": llama.gemma3,
     "gemma3": llama.gemma3,
-    "mixtral": experts.mixtral,
-    "qwen3_moe": experts.qwen3_moe,
-    "deepseek_v3": experts.deepseek_v3,
-    "gpt_oss": experts.gpt_oss,
+    "mixtral": llama.mixtral,
+    "qwen3_moe": llama.qwen3_moe,
+    "deepseek_v3": llama.deepseek_v3,
+    "gpt_oss": llama.gpt_oss,
     "bert": encoders.bert,
     "roberta": encoders.bert,
     "modernbert": encoders.modernbert,
     "t5": encoders.t5,
     "torch_encoder": encoders.torch_encoder,
-    "vit": vision.vit,
-    "deit": vision.deit,
-    "dinov2": vision.dinov2,
+    "vit": encoders.vit,
+    "deit": encoders.deit,
+    "dinov2": encoders.dinov2,
 }
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from edgewise.models.names.record import Projection, Rows
+from edgewise.models.names.model_sites import Projection, Rows
 
 if TYPE_CHECKING:
     from torch import nn

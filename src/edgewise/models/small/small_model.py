@@ -15,8 +15,7 @@ import torch
 from torch import nn
 
 from edgewise.errors import BadInput
-from edgewise.models.small.sizes import DEPTH, WINDOW, WINDOWS, Scale, Tower, configs, towers
-from edgewise.models.small.small_config import small_config
+from edgewise.models.small.sizes import DEPTH, WINDOW, WINDOWS, Scale, Tower, configs, small_config, towers
 
 DEEPEST, MOST_PARAMETERS = 64, 2e8
 PERIOD = re.compile(r"(pattern|period|interval|every_n_layers|layer_freq|sparse_step)$")

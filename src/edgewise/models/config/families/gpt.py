@@ -6,9 +6,17 @@ import math
 from typing import Any
 
 from edgewise.errors import BadInput
-from edgewise.models.config.gains import Shape, gain, normal_gains, with_query_key_norm
-from edgewise.models.config.positions import rope_base, rope_fraction, rope_scaling
-from edgewise.models.config.reader import ConfigReader, assume_tokens
+from edgewise.models.config.reader import (
+    ConfigReader,
+    Shape,
+    assume_tokens,
+    gain,
+    normal_gains,
+    rope_base,
+    rope_fraction,
+    rope_scaling,
+    with_query_key_norm,
+)
 
 Knobs = dict[str, Any]
 

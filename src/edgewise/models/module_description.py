@@ -1,7 +1,7 @@
-"""describe(model): an Architecture of what the model does, with the gains of the weights that are there.
+"""describe(model) and structure(model): what a built model does, with the gains of the weights that are there.
 
-Structure is read from behaviour. Names add what behaviour cannot say (the base of a rotation) or says with a sampling
-error (gains of matrices whose role is certain); where a name contradicts behaviour, behaviour stands and it is said.
+Structure is read from behavior. Names add what behavior cannot say (the base of a rotation) or says with a sampling
+error (gains of matrices whose role is certain); where a name contradicts behavior, behavior stands and it is said.
 """
 
 from __future__ import annotations
@@ -13,18 +13,20 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from edgewise.errors import BadInput
-from edgewise.models.behavior.describe import describe_reading
 from edgewise.models.behavior.record import Reading, Stack
-from edgewise.models.finite import refuse_infinite
+from edgewise.models.behavior.structure import Structure, structure_of
+from edgewise.models.behavior.to_architecture import describe_reading, outside
 from edgewise.models.model_map import ModelMap
-from edgewise.models.names import record as roles
-from edgewise.models.names.gains import measured_knobs, norm_gains
-from edgewise.models.names.record import BlockSite
+from edgewise.models.names import model_sites as roles
+from edgewise.models.names.model_sites import BlockSite
+from edgewise.models.names.weight_gains import measured_knobs, norm_gains
+from edgewise.models.readable import refuse_infinite
 from edgewise.models.state import is_sharded
 from edgewise.nouns.architecture import Architecture
 
 if TYPE_CHECKING:
     from torch import nn
+
 
 COMPARED = (
     "depth",
@@ -245,3 +247,38 @@ def _name(model: nn.Module) -> str:
     return str(
         getattr(config, "_name_or_path", "") or getattr(config, "model_type", "") or type(model).__name__
     )
+
+
+def structure(model: nn.Module, batch: Any = None, *, stack: str | None = None) -> Structure:
+    """What a stack of a model is: block by block its branches, what they see, norms, multipliers, positions.
+
+    model  a built model; nothing of it is changed
+    batch  as in `describe`: whatever the model accepts; default: made from its own signature
+    stack  which stack of a model with several (`edgewise.models.stacks` lists them); default: the language stack
+
+    Every fact is certain, or None with its reason in `absent`. `outside` says why the theory does not cover the stack;
+    where it is empty, `describe` gives the description that `predict` takes.
+
+    >>> from torch import nn
+    >>> layer = nn.TransformerEncoderLayer(32, 4, 64, batch_first=True)
+    >>> found = structure(nn.TransformerEncoder(layer, 3, enable_nested_tensor=False))
+    >>> found.depth, [branch.kind for branch in found.blocks[0]], found.blocks[0][0].norm
+    (3, ['attention', 'MLP'], 'post')
+    """
+    where = ModelMap(model)
+    return structure_of_read(where.model, where.reading(batch, stack, closely=True), where)
+
+
+def structure_of_read(model: nn.Module, reading: Reading, where: ModelMap | None = None) -> Structure:
+    """Of the default stack of a model that has been read."""
+    stack = reading.default
+    if stack is None:
+        raise BadInput(
+            f"{reading.model} has no stack whose structure can be read: "
+            f"{'; '.join(reading.not_read) or 'none was found'}."
+        )
+    try:
+        description = describe_read_module(model, reading, where=where)
+    except BadInput as refusal:
+        return structure_of(reading, stack, tuple(outside(stack)) or (str(refusal),))
+    return structure_of(reading, stack, left_out=description.unmodelled)

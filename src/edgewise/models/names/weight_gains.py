@@ -10,9 +10,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from edgewise.models.names import record as roles
+from edgewise.models.names import model_sites as roles
+from edgewise.models.names.model_sites import BlockSite, Projection
 from edgewise.models.names.norm import gain_name, norm_kind
-from edgewise.models.names.record import BlockSite, Projection
 from edgewise.models.twin import twin
 from edgewise.models.unwrap import unwrap
 

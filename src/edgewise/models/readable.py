@@ -1,27 +1,55 @@
-"""Models that cannot be watched, refused with the reason; wrappers taken off the others."""
+"""Whether a model can be read: without its wrappers, in floating point, finite; and what is said of one that cannot."""
 
 from __future__ import annotations
 
 import inspect
+import math
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
 
 from edgewise.errors import BadInput
+from edgewise.models.inputs import tensors
+from edgewise.models.unwrap import unwrap
+
+if TYPE_CHECKING:
+    from torch import nn
+
+
+def refuse_infinite(model: nn.Module, batch: Any = None) -> None:
+    """NaN or infinity among the weights, or NaN or +infinity in the batch (masks may hold -infinity)."""
+    whole = ((name, p) for name, p in model.named_parameters() if not (p.is_meta or hasattr(p, "to_local")))
+    names = [name for name, p in whole if p.is_floating_point() and not _is_finite(p.detach())]
+    if names:
+        more = f" and {len(names) - 1} more parameters" if len(names) > 1 else ""
+        kind = type(model).__name__
+        raise BadInput(
+            f"{names[0]}{more} of this {kind} hold NaN or infinity. Load or draw the weights again."
+        )
+    for values in tensors(batch):
+        if (
+            values.is_floating_point()
+            and not values.is_meta
+            and bool((values.isnan() | values.isposinf()).any())
+        ):
+            shape = "x".join(map(str, values.shape))
+            raise BadInput(
+                f"the batch holds NaN or infinity, in a tensor of {shape} values. Expected finite inputs."
+            )
+
+
+def _is_finite(values: torch.Tensor) -> bool:
+    """A sum is a number only where all of its terms are, and costs a third; where it overflows, one by one."""
+    return math.isfinite(values.sum(dtype=torch.float32)) or bool(values.isfinite().all())
 
 
 def bare(model: nn.Module) -> nn.Module:
-    """The model inside torch.compile, DataParallel and DistributedDataParallel."""
+    """The model without its wrappers; raises if it is none."""
     if not isinstance(model, nn.Module):
         raise BadInput(f"a {type(model).__name__} is not a model: expected an nn.Module.")
-    while True:
-        if "_orig_mod" in model._modules:
-            model = model.get_submodule("_orig_mod")
-        elif isinstance(model, (nn.DataParallel, nn.parallel.DistributedDataParallel)):
-            model = model.module
-        else:
-            return model
+    return unwrap(model)
 
 
 def words(error: BaseException, limit: int = 300) -> str:
