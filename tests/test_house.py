@@ -271,12 +271,12 @@ class Room(NamedTuple):
 ROOMS = {
     "audit": Room(3, 774, 0.79, 0.10, 0),
     "cli": Room(11, 2706, 0.62, 0.10, 0),
-    "critical": Room(5, 1050, 0.82, 0.06, 0),  # with vector_field and perceptron_maps, which were verbs
+    "critical": Room(5, 1050, 0.82, 0.09, 0),  # with vector_field and perceptron_maps, which were verbs
     "explorer": Room(11, 3026, 0.55, 0.04, 0),
     "integrations": Room(4, 400, 0.89, 2.03, 3),
     "judgement": Room(7, 1590, 0.62, 0.08, 0),
     "laboratory": Room(5, 1533, 0.51, 0.00, 0),
-    "landscape": Room(6, 1660, 0.71, 0.05, 0),
+    "landscape": Room(6, 1660, 0.71, 0.06, 0),
     "models": Room(50, 14200, 0.70, 0.37, 47),
     # 28: operations, facts, differential, trials, examination and watched_steps are new ideas (issues 32, 35).
     "monitor": Room(29, 10200, 0.63, 0.27, 57),  # hears losses without a criterion; twelve causes more
@@ -285,8 +285,8 @@ ROOMS = {
     "optim": Room(6, 1310, 0.75, 0.09, 0),
     "preflight": Room(22, 6750, 0.74, 0.35, 8),
     "present": Room(14, 4111, 0.49, 0.13, 0),
-    "probe": Room(9, 2600, 0.82, 0.09, 0),
-    "rehearsal": Room(8, 2220, 0.62, 0.07, 0),
+    "probe": Room(9, 2590, 0.82, 0.10, 0),
+    "rehearsal": Room(8, 2220, 0.62, 0.08, 0),
     "repair": Room(8, 3030, 0.67, 0.03, 0),  # blocks that are not modules are planned too
     "softmax_jacobian": Room(1, 400, 0.52, 0.00, 0),
     "stability": Room(2, 260, 0.52, 0.00, 0),
@@ -299,9 +299,9 @@ WHOLE = {  # in brackets the goal
     "one importer": 52,  # (40)
     "class names in several files": 7,  # (0)
     "file stems several times": 5,  # (6)
-    "private used once, per cent": 66,  # (50)
+    "private used once, per cent": 65,  # (50)
     "Any per hundred functions": 19,  # (10)
-    "docstrings that begin as a question": 97,  # (0)
+    "docstrings that begin as a question": 96,  # (0)
     "fmt: skip": 0,
     "import_module": 3,  # the lazy door is not counted (0)
 }

@@ -138,7 +138,7 @@ def compute_diagram(
         exponents = evaluate(network, knobs, readout, start_overlap, budget)
         return [getattr(exponents, name) for name in names]
 
-    shaped = dict(zip(names, over_grid(architecture, pairs, rates), strict=True))
+    shaped: dict[str, Any] = dict(zip(names, over_grid(architecture, pairs, rates), strict=True))
     return PhaseDiagram(
         x_name=x_name,
         y_name=y_name,
@@ -185,8 +185,8 @@ def _axis(name: str, span: object) -> Array:
 def over_grid(
     architecture: Architecture,
     axes: Sequence[tuple[str, Array]],
-    function: Callable[[Architecture, Mapping[str, Array]], Sequence[Array]],
-) -> list[Array]:
+    function: Callable[[Architecture, Mapping[str, Array]], Sequence[NDArray[Any]]],
+) -> list[NDArray[Any]]:
     """Return each value (Y, X) of a function of (network, arrays of knobs): whole-number axes network by network."""
     (x_name, x), (y_name, y) = axes
     if AXES[x_name].kind == "integer":

@@ -343,7 +343,7 @@ def checked_axes(
     return axes, names, path
 
 
-def _items(file: str | Path, key: str, facts: Facts) -> list[object]:
+def _items(file: str | Path, key: str, facts: Facts) -> list[Any]:
     items = facts.get(key)
     if not isinstance(items, list) or not 1 <= len(items) <= 2:
         raise _refusal(file, key, _short(items))

@@ -137,7 +137,9 @@ class State:
             torch.autograd._unsafe_preserve_version_counter(buffer) for buffer, _ in self._buffers
         ]
         self._gradients = [(p, p.grad, p.requires_grad) for p in model.parameters()]
-        self._written = [(name, p, _memory(p)) for name, p in model.named_parameters()]
+        # Of a sharded model what is gathered now is let go, and is not the same memory afterwards.
+        listed = () if self._gathered else model.named_parameters()
+        self._written = [(name, p, _memory(p)) for name, p in listed]
         self._process = Process(model)
 
     def prepare(self, gradients: bool) -> None:

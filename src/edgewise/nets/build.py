@@ -191,10 +191,10 @@ class BranchNet(nn.Module):
         self.skip, self.multipliers = branch.skip, [layer.branch for layer in branch.layers]
         self.names = [layer.name for layer in branch.layers]
         for layer in branch.layers:
-            attends = isinstance(layer, Attention)
-            self.add_module(
-                layer.name, SoftmaxAttention(layer, width, tokens) if attends else MLPNet(layer, width)
-            )
+            if isinstance(layer, Attention):
+                self.add_module(layer.name, SoftmaxAttention(layer, width, tokens))
+            else:
+                self.add_module(layer.name, MLPNet(layer, width))
         kind, where, slope = branch.norm.kind, branch.norm, branch.norm.slope
         self.norm_before = norm(kind, width, slope) if where.before else None
         self.norm_after = nn.ModuleList(norm(kind, width, slope) for _ in self.names if where.after)

@@ -278,7 +278,7 @@ def _masked(logits: Tensor, mask: Tensor | None, is_causal: bool, rows: Tensor) 
 def _functions_of_torch(watch: AttentionWatch) -> Iterator[None]:
     """Inside F.multi_head_attention_forward its two globals report to the watch; restored afterwards."""
 
-    def through(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    def through(function: Any) -> Callable[..., Tensor]:
         return lambda *args, **named: watch.__torch_function__(function, (), args, named)
 
     names = {"scaled_dot_product_attention": FUSED, "softmax": SOFTMAX[0]}

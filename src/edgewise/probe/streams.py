@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -215,8 +216,8 @@ class BlockCall:
     """Positional and named arguments; the stream is the first tensor, by position and then by name."""
 
     module: str
-    inputs: tuple[object, ...]
-    named: dict[str, object]
+    inputs: tuple[Any, ...]
+    named: dict[str, Any]
 
     def _place(self) -> int | str:
         for position, value in enumerate(self.inputs):
@@ -245,7 +246,7 @@ class BlockCall:
         return stream_of(block(*self.inputs, **self.named))
 
 
-def stream_of(output: object) -> Tensor:
+def stream_of(output: Any) -> Tensor:
     """A block returns its stream, or a tuple that begins with it."""
     tensor: Tensor = output if isinstance(output, Tensor) else output[0]
     return tensor

@@ -201,8 +201,8 @@ def _by_output(model: nn.Module, bare: nn.Module | None, loss: Loss, batches: Se
         return _checked(float(total(constant)), "the best constant answer")
 
 
-def _output(model: nn.Module, bare: nn.Module, loss: Loss, batch: Batch) -> object:
-    kept: list[object] = []
+def _output(model: nn.Module, bare: nn.Module, loss: Loss, batch: Batch) -> Any:
+    kept: list[Any] = []
     handle = bare.register_forward_hook(lambda _, __, output: kept.append(output))
     try:
         with torch.no_grad():

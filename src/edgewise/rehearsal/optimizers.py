@@ -32,7 +32,7 @@ ADAMW_SHARE = 0.15  # of Muon's rate: 3e-3 beside 0.02, as people use them
 TOLERANCE = 0.01
 
 
-def factory_of(optimizer: OptimizerSource | None) -> Factory:
+def factory_of(optimizer: Any) -> Factory:
     """Return a function of the model that makes the optimizer, from a class of torch.optim or such a function."""
     if optimizer is None:
         return lambda model: torch.optim.AdamW(trainable(model), lr=1e-3, betas=(0.9, 0.95), weight_decay=0.0)

@@ -138,7 +138,7 @@ class Rate:
 
     def to_json(self) -> str:
         """Return one JSON document; numbers that are not finite are null."""
-        return json.dumps({"version": VERSION, **plain(asdict(self))}, allow_nan=False)
+        return json.dumps(plain({"version": VERSION} | asdict(self)), allow_nan=False)
 
     @classmethod
     def from_json(cls, text: str) -> Rate:

@@ -183,7 +183,9 @@ class Meter:
                 f"{self.layers.names[-1]}; all of them must run."
             )
 
-    def _enter_first(self, module: nn.Module, inputs: tuple[object, ...], named: dict[str, object]) -> object:  # noqa: ARG002
+    def _enter_first(
+        self, _: nn.Module, inputs: tuple[object, ...], named: dict[str, object]
+    ) -> tuple[tuple[object, ...], dict[str, object]] | None:
         """The input of the first block is the first stream; a leaf's input is of another kind (after an activation)."""
         check()
         if self.streams:

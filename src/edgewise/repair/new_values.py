@@ -351,7 +351,7 @@ def module_text(plan: Plan, module: str, title: str) -> str:
     calls = {
         kind: f"partial({call.func.__name__}, {', '.join(map(repr, call.args))})"
         if isinstance(call, partial)
-        else call.__name__  # type: ignore[attr-defined]
+        else call.__name__
         for kind, call in draws.items()
     }
     needed: dict[str, Callable[..., Any]] = {}
