@@ -96,6 +96,16 @@ _LIBRARY.impl(
 )
 
 
+def _copy_from(source: Tensor, goal: Tensor, non_blocking: bool = False) -> Tensor:
+    if not isinstance(goal, Remote) and not non_blocking:
+        SYNCS.append("copy_")
+    _inner(goal).copy_(_inner(source))
+    return goal
+
+
+_LIBRARY.impl("_copy_from", _copy_from, "PrivateUse1")
+
+
 def moved(model: nn.Module, device: str = "fakegpu:0") -> nn.Module:
     """Move a model to the device."""
     for module in model.modules():
