@@ -30,6 +30,7 @@ def flat(model: nn.Module) -> Tensor:
 
 
 def test_the_trainer_is_checked_and_not_changed(tmp_path: Path) -> None:
+    needed("accelerate")  # of which the Trainer is made
     weights = []
     for check in (False, True):
         run = trainer(tmp_path, gradient_accumulation_steps=2)
@@ -47,6 +48,7 @@ def test_the_trainer_is_checked_and_not_changed(tmp_path: Path) -> None:
 def test_the_trainer_stops_at_an_error(
     stop: bool, steps: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    needed("accelerate")
     run = trainer(tmp_path)
     run.model.transformer.h[1].register_forward_hook(cut)
     callback = edgewise.HuggingFaceCallback(to=tmp_path / "run", check=True, stop=stop)

@@ -139,7 +139,12 @@ class Pairs(nn.Module):
         return x
 
 
-def test_a_stack_whose_blocks_are_no_modules_is_not_planned_as_something_else() -> None:
+def test_a_stack_whose_blocks_are_no_modules_is_planned_block_by_block() -> None:
     torch.manual_seed(0)
-    with pytest.raises(BadInput, match="not modules of their own"):
-        edgewise.critical_plan(Pairs(), torch.randn(2, 8, 16))
+    model = Pairs()
+    with torch.no_grad():
+        for turn in model.maps:
+            turn.weight.mul_(40)
+    plan = edgewise.critical_plan(model, torch.randn(2, 8, 16))
+    assert plan.depth == 6
+    assert {change.name for change in plan.changes} == {f"maps.{k}.weight" for k in range(6)}

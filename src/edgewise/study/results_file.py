@@ -112,7 +112,7 @@ def recorded_summary(path: Path) -> CommittedClaim | None:
         return CommittedClaim(
             tally(record["claim"], path), span(Stamp(**stamp) for stamp in record["stamps"])
         )
-    except (ValueError, KeyError, TypeError) as mistake:
+    except (ValueError, KeyError, TypeError, AttributeError) as mistake:
         raise BadInput(f"{file} is not a recorded claim; write it again with --recorded --keep.") from mistake
 
 
