@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from rich.console import Console
 from torch import nn
 
@@ -236,7 +237,7 @@ def watched(path: Path, steps: int, **options: Any) -> Path:
     """A run of some steps, every one of them sampled."""
     model, criterion = encoder(), nn.CrossEntropyLoss()
     with edgewise.watch(model, everything=True, to=path, quiet=True, **{"criterion": criterion} | options):
-        train(model, steps, criterion)
+        train(model, steps, criterion, backward=torch.autograd.backward)
     return path
 
 

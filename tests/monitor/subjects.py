@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -85,15 +85,20 @@ def loss_of(model: nn.Module, x: Tensor, criterion: nn.Module | None = None) -> 
 
 
 def train(
-    model: nn.Module, steps: int, criterion: nn.Module | None = None, rate: float = 1e-3, **options: int
+    model: nn.Module,
+    steps: int,
+    criterion: nn.Module | None = None,
+    rate: float = 1e-3,
+    backward: Callable[[Tensor], object] = lambda loss: loss.backward(),
+    **options: int,
 ) -> list[float]:
-    """A plain loop; returns the losses."""
+    """A plain loop; returns the losses. With backward=torch.autograd.backward no loss is heard."""
     optimizer = torch.optim.AdamW(model.parameters(), rate)
     losses = []
     for x in batches(steps, **options):
         optimizer.zero_grad()
         loss = loss_of(model, x, criterion)
-        loss.backward()
+        backward(loss)
         optimizer.step()
         losses.append(float(loss.detach()))
     return losses
