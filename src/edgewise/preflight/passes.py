@@ -200,7 +200,7 @@ class Passes:
         kept = ("weight", "ignore_index", "label_smoothing")
         options = {k: v for k, v in call.options.items() if k in kept and v is not None}
         (own,) = torch.autograd.grad(seen.value, call.outputs, retain_graph=True, allow_unused=True)
-        outputs = call.outputs.detach().requires_grad_()
+        outputs = call.outputs.detach().float().requires_grad_()  # in bfloat16 the entropy itself is rounded
         entropy = torch.nn.functional.cross_entropy(outputs, call.labels, **options)
         (slope,) = torch.autograd.grad(entropy, outputs)
         size = float((slope * slope).sum())

@@ -376,13 +376,15 @@ def symmetric(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
     """Compare rows of a trainable matrix with one another.
 
     Threshold: all rows equal and not zero: units that start alike stay alike.
-    Cannot decide: constant matrices that are meant (averaging): frozen ones are not judged.
+    Cannot decide: constant matrices that are meant (averaging, rates of state spaces): frozen ones and those that
+    are not called weight are not judged.
     """
     alike = []
     for name, values in evidence.matrices.items():
         parameter = evidence.parameters[name]
         flat = values.flatten(1)
-        alike_so_far = parameter.requires_grad and values.dim() == 2 and torch.equal(flat[0], flat[-1])
+        drawn = name.endswith("weight") and parameter.requires_grad and values.dim() == 2
+        alike_so_far = drawn and torch.equal(flat[0], flat[-1])
         if alike_so_far and torch.equal(flat, flat[:1].expand_as(flat)):
             alike.append(name)
     if alike:
