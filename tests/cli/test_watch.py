@@ -20,7 +20,7 @@ from edgewise.cli.watch_commands import view
 from edgewise.monitor.alarm import Alarm, AlarmKind
 from edgewise.monitor.read_run import Run
 from edgewise.monitor.storage import RowsFile
-from tests.monitor.subjects import encoder, train
+from tests.monitor.subjects import encoder, train, train_unheard
 from tests.support.forked import run_python
 
 Capture = pytest.CaptureFixture[str]
@@ -241,6 +241,13 @@ def watched(path: Path, steps: int, **options: Any) -> Path:
     return path
 
 
+def unheard(path: Path) -> None:
+    """A run that never calls backward and gives no criterion."""
+    model = encoder()
+    with edgewise.watch(model, everything=True, to=path, quiet=True):
+        train_unheard(model, 25)
+
+
 def off(path: Path) -> None:
     """A run whose monitor dies of an error of its own."""
     model, criterion = encoder(), nn.CrossEntropyLoss()
@@ -276,7 +283,7 @@ def unread(path: Path) -> None:
 UNSEEN = {
     "few rows": (lambda path: watched(path, 19), "Only 19 rows were stored, and most alarms need 20."),
     "no loss": (
-        lambda path: watched(path, 25, criterion=None),
+        unheard,
         "The loss was never reported. Give the criterion as criterion=",
     ),
     "off": (off, "The monitor switched itself off at step 25, and nothing after that was watched"),

@@ -160,8 +160,8 @@ class Alarm:
         where = f" in {self.place}" if self.place else ""
         where += f" ({self.module})" if self.module and self.module != self.place else ""
         where += f", head {self.head}" if self.head is not None else ""
-        title = "" if self.kind is AlarmKind.MISTAKE else f" {self.kind.value.replace('_', ' ')}"
-        lines = [f"ALARM at step {self.step}:{title}{where}, since step {self.since}.", f"  {self.what}"]
+        title = self.kind.value.replace("_", " ")
+        lines = [f"ALARM at step {self.step}: {title}{where}, since step {self.since}.", f"  {self.what}"]
         if self.cause:
             lines.append(f"  Cause: {self.cause}")
         if self.first:

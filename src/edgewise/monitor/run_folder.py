@@ -23,7 +23,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +30,7 @@ import filelock
 import numpy as np
 import torch
 
+from edgewise import __version__
 from edgewise.arrays import Array
 from edgewise.errors import BadInput
 from edgewise.files import read_text, whole_file
@@ -337,5 +337,5 @@ def versions() -> dict[str, str]:
         "python": platform.python_version(),
         "torch": torch.__version__,
         "numpy": np.__version__,
-        "edgewise": version("edgewise"),
+        "edgewise": __version__,
     }
