@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -71,7 +72,7 @@ def path_of(output: Tensor, prediction: Tensor, *, logs: bool = False) -> Output
     for take in parts if not logs else ():
         factor = _ratio(take(output, shape), prediction)
         if factor is not None:
-            return OutputPath(take, "scale", lambda z, by=factor: z * by, factor)
+            return OutputPath(take, "scale", partial(torch.mul, other=factor), factor)
     return None
 
 
@@ -85,9 +86,14 @@ def _parts(output: Tensor, shape: torch.Size) -> Iterator[Callable[[Tensor, torc
         picked = part(output)
         if picked.numel() != math.prod(shape):
             continue
-        yield lambda z, shape, part=part: part(z).reshape(shape)
+        yield partial(_taken, part, False)
         if picked.dim() == 3:  # classes second
-            yield lambda z, shape, part=part: part(z).transpose(1, 2).reshape(shape)
+            yield partial(_taken, part, True)
+
+
+def _taken(part: Take, turned: bool, output: Tensor, shape: torch.Size) -> Tensor:
+    picked = part(output)
+    return (picked.transpose(1, 2) if turned else picked).reshape(shape)
 
 
 def _alike(a: Tensor, b: Tensor) -> bool:
