@@ -33,7 +33,7 @@ from .overruled import ALL_OUTCOMES, OUTSIDE, OVERRULED, decided
 from .table import cases, name_of, records
 
 HERE = Path(__file__).parent
-DRAW, RECORDED = HERE / "half.json", HERE / "recorded" / "half.jsonl"
+DRAW, RECORDED = HERE / "half.json", HERE / "half.jsonl"
 RECIPES = ("text", "vision", "image_and_text", "sound_and_others", "packages")
 SEED = 20261118
 SAMPLE = 150  # the first of the draw: ten models of the other half took 12 s each, and an hour is left
