@@ -5,7 +5,8 @@
     python tools/canary.py RECIPE ...          of these recipes
 
 A recipe states its `TOLERANCE`: how far a number may be from the committed one, as a share of the largest in its entry,
-from the scatter of its own seeds. Entries in `NOT_COMPARED` are times, or amplify rounding. A number that parted is not
+from the scatter of its own seeds. Entries in `NOT_COMPARED` (as "structure.prints") are times, amplify rounding,
+or are sentences, which may be improved any day: outcomes and numbers are compared. A number that parted is not
 forbidden: the commit that explains it measures the recipe again and says so in the changelog. Exit code 0: all as
 committed. 3: a number parted, which CI reports and passes. 1: a recipe raised, which fails CI.
 """
@@ -77,9 +78,8 @@ def differences(
     committed: dict[str, Any], now: dict[str, Any], skipped: tuple[str, ...] = ()
 ) -> Iterator[Parted]:
     """Every entry with its largest difference, as a share of the largest committed number in it."""
-    for entry in sorted(committed.keys() | now.keys() - set(skipped)):
-        if entry in skipped:
-            continue
+    committed, now = without(committed, skipped), without(now, skipped)
+    for entry in sorted(committed.keys() | now.keys()):
         if entry not in committed or entry not in now:
             yield Parted(entry, None, committed.get(entry, "absent"), now.get(entry, "absent"))
             continue
@@ -88,6 +88,19 @@ def differences(
         worst = max(pairs, key=lambda pair: _apart(*pair, scale), default=(0.0, 0.0))
         by = _apart(*worst, scale)
         yield Parted(entry, None if math.isinf(by) else by, *worst)
+
+
+def without(value: Any, skipped: tuple[str, ...]) -> Any:
+    """The value without entries that are not compared; "asked.notes" is the entry `notes` of all that `asked` holds."""
+    if isinstance(value, list):
+        return [without(each, skipped) for each in value]
+    if not isinstance(value, dict):
+        return value
+    return {
+        key: without(each, tuple(name[len(key) + 1 :] for name in skipped if name.startswith(f"{key}.")))
+        for key, each in value.items()
+        if key not in skipped
+    }
 
 
 def _pairs(committed: Any, now: Any) -> Iterator[tuple[Any, Any]]:
@@ -139,21 +152,21 @@ def name_of(path: Path) -> str:
 
 
 def judged_again(recipe: Recipe) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What the committed claim says of the committed results, and what the recipe says of them now, by its theory."""
+    """What the committed claim found in the committed results, and what the recipe finds in them now, by its theory."""
     work = Work.of(recipe, "full")
     file = recorded_file(recipe.path).with_suffix(".json")
     if not file.is_file():
         return {}, {}
     committed = json.loads(file.read_text(encoding="utf-8"))["claim"]
     now = json.loads(dumps(recipe.claim(read_recorded(work).cases).to_dict()))
-    return _said(committed), _said(now)
+    return _found(committed), _found(now)
 
 
-def _said(claim: dict[str, Any]) -> dict[str, Any]:
+def _found(claim: dict[str, Any]) -> dict[str, Any]:
+    """Outcomes and numbers of its statements, without their words."""
     parts = claim.get("parts") or [claim]
-    words = [[part.get(word) for word in ("published", "ours", "scale", "held", "rows")] for part in parts]
     numbers = {f"numbers of statement {place}": part["numbers"] for place, part in enumerate(parts, 1)}
-    return {"statements": words, **numbers}
+    return {"held": [part["held"] for part in parts], "rows": [part.get("rows") for part in parts], **numbers}
 
 
 def committed_records(path: Path, scale: str = "full") -> list[Record]:

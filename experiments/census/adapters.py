@@ -11,11 +11,12 @@ from torch import nn
 from edgewise.study import Claim, Result
 
 from .batches import find_batch
-from .common import bars, judged
+from .common import SENTENCES, bars, judged
 from .huggingface import build, preload
 from .trial import Made, labels_of, try_model
 
 TOLERANCE = 0.0001  # of the largest number in an entry; deterministic, or one seed: rounding alone
+NOT_COMPARED = SENTENCES
 CLASSES = {
     "gpt2": "GPT2LMHeadModel",
     "llama": "LlamaForCausalLM",

@@ -9,11 +9,12 @@ from matplotlib.figure import Figure
 
 from edgewise.study import Claim, Result
 
-from .common import bars, judged
+from .common import SENTENCES, bars, judged
 from .handwritten import MODELS
 from .trial import Made, try_model
 
 TOLERANCE = 0.0001  # of the largest number in an entry; deterministic, or one seed: rounding alone
+NOT_COMPARED = SENTENCES
 SMALL = ("pairs", "caller's mask")  # both are measured, so that the canary sees a gain that is read wrong
 
 

@@ -16,12 +16,13 @@ from torch import nn
 from edgewise.study import Claim, Result
 
 from . import vit_pytorch_models, x_transformers_models
-from .common import bars, judged
+from .common import SENTENCES, bars, judged
 from .foreign import BATCH, LAYERS, noise
 from .torchvision_ops import declare
 from .trial import Made, labels_of, try_model
 
 TOLERANCE = 0.0001  # of the largest number in an entry; deterministic, or one seed: rounding alone
+NOT_COMPARED = SENTENCES
 TIMM = Path(__file__).with_name("timm.json")
 ROWS = {"x-transformers": x_transformers_models.MODELS, "vit-pytorch": vit_pytorch_models.MODELS}
 SMALL = (("x-transformers", "decoder, rotary"), ("vit-pytorch", "simple_vit"), ("timm", "vision_transformer"))

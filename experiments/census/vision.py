@@ -9,9 +9,10 @@ from matplotlib.figure import Figure
 
 from edgewise.study import Claim, Result
 
-from .common import bars, judged, try_type, types_of
+from .common import SENTENCES, bars, judged, try_type, types_of
 
 TOLERANCE = 0.0001  # of the largest number in an entry; deterministic, or one seed: rounding alone
+NOT_COMPARED = SENTENCES
 SMALL = ("vit", "convnext")
 
 

@@ -24,6 +24,7 @@ from .population import BLIND, DEVELOPMENT, SIZES, TINY, WIDTHS
 from .truth import STEPS, curve, loss_at
 
 TOLERANCE = 0.0001  # of the largest number in an entry; deterministic, or one seed: rounding alone
+NOT_COMPARED = ("asked.reason", "asked.notes")  # sentences
 METHODS = ("rehearsal", "constant", "range_steepest", "range_minimum", "critical")
 TITLES = {
     "rehearsal": "rehearsal",

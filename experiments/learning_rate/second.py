@@ -17,6 +17,7 @@ from .second_population import SECOND
 from .truth import STEPS, curve
 
 TOLERANCE = 0.0001  # of the largest number in an entry; deterministic, or one seed: rounding alone
+NOT_COMPARED = ("asked.reason", "asked.notes")  # sentences
 
 
 def cases(scale: str = "small") -> list[dict[str, Any]]:
