@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from edgewise.errors import BadInput
-from edgewise.laboratory.regression import Objective, Parameters, Sample
+from edgewise.laboratory.regression import FiniteSample, Objective, Parameters
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class StochasticGradientDescent:
     seed: int = 0
 
     def path(self, objective: Objective, start: Parameters) -> Iterator[Parameters]:
-        if not isinstance(objective, Sample):
+        if not isinstance(objective, FiniteSample):
             raise BadInput("stochastic gradients need finite data: use problem.sample(tokens, seed).")
         rng, here = np.random.default_rng(self.seed), start
         while True:

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from edgewise.laboratory.regression import (
+    FiniteSample,
     Parameters,
     Population,
-    Sample,
     SoftmaxRegression,
     StructureAware,
     descend,
@@ -40,7 +40,7 @@ HARD: dict[str, Any] = {"width": 4, "condition": 100.0, "target_condition": 10.0
 class Both:
     """The sample's loss for the record, the population's excess beside it."""
 
-    def __init__(self, sample: Sample, population: Population) -> None:
+    def __init__(self, sample: FiniteSample, population: Population) -> None:
         self.sample, self.population = sample, population
         self.excess: list[float] = []
         self.covariance, self.correlation, self.gradient = (

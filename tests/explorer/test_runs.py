@@ -84,7 +84,7 @@ def test_a_long_run_shows_the_worst_row_of_each_column() -> None:
     steps = np.arange(5000)
     values = np.ones((5000, 2), np.float32)
     values[777, 1] = 50
-    rows = run_files.Rows(steps, steps.astype(float), values)
+    rows = run_files.RunRows(steps, steps.astype(float), values)
     answer = run_files.picture(["block.0.largest_logit", "block.1.largest_logit"], rows, None)
     assert len(answer["steps"]) == run_files.MOST_COLUMNS and max(answer["heat"]["rows"][1]) == 50
     assert answer["steps"][0][0] == 0 and answer["steps"][-1][1] == 4999 and answer["rows_in_column"] == 13
@@ -167,7 +167,9 @@ def test_numbers_that_are_not_finite_are_left_out(client: Any, home: Path) -> No
 
 
 def test_what_was_never_observed_is_no_curve_and_what_was_has_its_range() -> None:
-    rows = run_files.Rows(np.arange(3), np.zeros(3), np.array([[1, 0.01], [2, 0.02], [3, 0.5]], np.float32))
+    rows = run_files.RunRows(
+        np.arange(3), np.zeros(3), np.array([[1, 0.01], [2, 0.02], [3, 0.5]], np.float32)
+    )
     curves = run_files.picture(["loss", "update_ratio"], rows, None)["curves"]
     assert curves["update_ratio"]["values"] == [0.01, 0.02, 0.5] and curves["update_ratio"]["healthy"] == [
         1e-5,

@@ -10,9 +10,9 @@ import torch
 
 from edgewise.errors import BadInput
 from edgewise.laboratory.regression import (
+    FiniteSample,
     Parameters,
     Population,
-    Sample,
     SoftmaxRegression,
     StructureAware,
     descend,
@@ -24,7 +24,7 @@ from edgewise.laboratory.regression import (
 RELATIVE = 1e-8
 
 
-def by_autograd(sample: Sample, at: Parameters) -> tuple[float, list[np.ndarray]]:
+def by_autograd(sample: FiniteSample, at: Parameters) -> tuple[float, list[np.ndarray]]:
     """The loss written as the definition says, with torch's own softmax and gradient."""
     x, y = torch.tensor(sample.inputs), torch.tensor(sample.targets)
     v, a = (torch.tensor(p, requires_grad=True) for p in at)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 import edgewise
-from edgewise.monitor.masks import Masks, Reading, readings, seen
+from edgewise.monitor.masks import MaskReading, Masks, readings, seen
 from tests.monitor.subjects import VOCABULARY, batches, encoder, hugging_face
 
 LENGTHS = (5, 11, 16, 3)
@@ -280,22 +280,22 @@ def test_what_cannot_be_a_mask_is_looked_at_once() -> None:
 @pytest.mark.parametrize(
     ("mask", "reading"),
     [
-        (torch.tensor([[1, 1, 0], [1, 0, 0]]), Reading("m", "B K", "seen", alone=False)),
+        (torch.tensor([[1, 1, 0], [1, 0, 0]]), MaskReading("m", "B K", "seen", alone=False)),
         (
             torch.tensor([[False, False, True], [False, True, True]]),
-            Reading("m", "B K", "hidden", alone=False),
+            MaskReading("m", "B K", "hidden", alone=False),
         ),
         (
             torch.tensor([[0, 0, -1e4], [0, -1e4, -1e4]])[:, None, None],
-            Reading("m", "B H Q K", "added", alone=False),
+            MaskReading("m", "B H Q K", "added", alone=False),
         ),
         (
             torch.tensor([[1, 1, 0], [1, 0, 0]]).bool().repeat_interleave(2, 0)[:, None].expand(-1, 3, -1),
-            Reading("m", "BH Q K", "seen", alone=False),
+            MaskReading("m", "BH Q K", "seen", alone=False),
         ),
     ],
 )
-def test_readings_of_one_mask(mask: Tensor, reading: Reading) -> None:
+def test_readings_of_one_mask(mask: Tensor, reading: MaskReading) -> None:
     """Two sequences of two tokens and of one, two heads, written in four ways."""
     masks = Masks(None, set(), None)  # type: ignore[arg-type]
     masks.given["m"] = mask, mask._version
@@ -311,5 +311,5 @@ def test_of_a_mask_written_over_no_row_counts() -> None:
     masks, mask = Masks(None, set(), None), torch.ones(2, 3)  # type: ignore[arg-type]
     masks.given["m"] = mask, mask._version
     mask.fill_(1.0)
-    found = seen([masks], [Reading("m", "B K", "seen", alone=False)], 2, 2, torch.arange(3), 3, None)
+    found = seen([masks], [MaskReading("m", "B K", "seen", alone=False)], 2, 2, torch.arange(3), 3, None)
     assert found is not None and not found.counted.any()

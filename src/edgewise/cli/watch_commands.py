@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from edgewise.monitor.read_run import Run
-    from edgewise.monitor.storage import Rows
+    from edgewise.monitor.storage import RunRows
 
 
 COLUMNS = {
@@ -149,7 +149,7 @@ def _widths(titles: list[str], cells: list[list[str]]) -> list[int]:
     return [max(map(len, words)) for words in each]
 
 
-def _headline(folder: Run, rows: Rows, last: dict[str, float], events: list[Document]) -> str:
+def _headline(folder: Run, rows: RunRows, last: dict[str, float], events: list[Document]) -> str:
     name, state = visible(folder.about["model"]), _state(events, rows)
     loss, ratio = (_number(last.get(name, math.nan)) for name in ("loss", "update_ratio"))
     alarms = sum(event["kind"] == "alarm" for event in events)
@@ -161,7 +161,7 @@ def _headline(folder: Run, rows: Rows, last: dict[str, float], events: list[Docu
     )
 
 
-def _state(events: list[Document], rows: Rows) -> str:
+def _state(events: list[Document], rows: RunRows) -> str:
     """Whether a run without an end continues: one that was killed could not say so."""
     from edgewise.monitor.read_run import SILENT, ended
 

@@ -31,7 +31,7 @@ from edgewise.arrays import Array
 from edgewise.errors import SearchBudget
 from edgewise.judgement.profile import TraceReading
 from edgewise.nouns.architecture import Architecture, Perceptron
-from edgewise.nouns.blocks import Attention, Block, Branch, fold
+from edgewise.nouns.blocks import Attention, Block, ResidualBranch, fold
 from edgewise.nouns.trace import Trace
 from edgewise.nouns.verdict import Outcome, Probability
 from edgewise.stability.lyapunov import growth
@@ -107,7 +107,7 @@ def _all_blocks(architecture: Architecture) -> Block:
     )[0]
 
 
-def _lost(branch: Branch, state: SimplexState, setting: Setting) -> Array:
+def _lost(branch: ResidualBranch, state: SimplexState, setting: Setting) -> Array:
     """log( q_sum / (skip^2 q_before) ) of one branch in every block; infinite without a skip."""
     whole = step(state, replace(branch, norm=replace(branch.norm, outside=False)), setting).state.norm
     carried = branch.skip**2 * state.norm

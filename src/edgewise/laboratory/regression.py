@@ -73,14 +73,14 @@ class SoftmaxRegression:
         """Return the limit of infinitely many tokens, in closed form."""
         return Population(self.covariance, self.target, self.noise)
 
-    def sample(self, tokens: int, seed: int) -> Sample:
+    def sample(self, tokens: int, seed: int) -> FiniteSample:
         """Draw n tokens and their targets."""
         if tokens < 2:
             raise BadInput(f"{tokens} tokens are not a sample; expected 2 or more.")
         rng = np.random.default_rng(seed)
         x = rng.standard_normal((tokens, len(self.covariance))) @ np.linalg.cholesky(self.covariance).T
         noise = self.noise * rng.standard_normal((tokens, len(self.target)))
-        return Sample(x, x @ self.target.T + noise)
+        return FiniteSample(x, x @ self.target.T + noise)
 
 
 @dataclass(frozen=True, eq=False)
@@ -118,7 +118,7 @@ class Population:
 
 
 @dataclass(frozen=True, eq=False)
-class Sample:
+class FiniteSample:
     """Finite data: `inputs` X (n, d), `targets` Y (n, m); gradients by hand in O(n² d), the Jacobian never formed.
 
     S = softmax rows, C = S X, R = C Vᵀ − Y, D = R V, Z = S∘(D Xᵀ − rowsum(S∘D Xᵀ)):

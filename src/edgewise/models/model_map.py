@@ -16,8 +16,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from edgewise.errors import BadInput
 from edgewise.models.config.translate import config_of, described_by_config
-from edgewise.models.names.model_sites import AttentionSite, BlockSite, MLPSite, ModelSites, Projection, Rows
-from edgewise.models.names.model_sites import Stack as NamedStack
+from edgewise.models.names.model_sites import (
+    AttentionSite,
+    BlockSite,
+    MLPSite,
+    ModelSites,
+    Projection,
+    Rows,
+    StackSite,
+)
 from edgewise.models.names.name_reader import NameReader, embeddings_of, final_norm_of, head_of
 from edgewise.models.unwrap import unwrap
 
@@ -236,16 +243,9 @@ class ModelMap:
         names = tuple(block.name for block in blocks)
         holder, width = names[0].rpartition(".")[0], stack.width
         inside = names if all(block.whole for block in blocks) else ()
+        norm = final_norm_of(self.model, holder, names)
         return ModelSites(
-            (
-                NamedStack(
-                    stack.name,
-                    blocks,
-                    final_norm_of(self.model, holder, names),
-                    stack.norm or "",
-                    bool(stack.parallel),
-                ),
-            ),
+            (StackSite(stack.name, blocks, norm, stack.norm or "", bool(stack.parallel)),),
             width,
             self._tables(inside, width, stack.depth if inside != names else 0),
             head_of(self.model, inside, width),
@@ -324,7 +324,7 @@ class ModelMap:
             sites, stacks=tuple(corrected), assumed=tuple(dict.fromkeys((*sites.assumed, *self.notes)))
         )
 
-    def _corrected_stack(self, named: NamedStack, stack: Stack) -> NamedStack:
+    def _corrected_stack(self, named: StackSite, stack: Stack) -> StackSite:
         blocks, first = named.blocks, {block.module: block for block in reversed(stack.blocks)}
         pairs = [(site, first[site.name]) for site in blocks]
         wrong = _contradictions(pairs)
@@ -478,7 +478,7 @@ def _with_heads(site: BlockSite, block: Block) -> BlockSite:
     )
 
 
-def _same_blocks(named: NamedStack, reading: Reading) -> Stack | None:
+def _same_blocks(named: StackSite, reading: Reading) -> Stack | None:
     """The stack that was read of exactly these blocks, whatever the number of their calls."""
     own = tuple(block.name for block in named.blocks)
     listed = (s for s in reading.stacks if tuple(dict.fromkeys(b.module for b in s.blocks)) == own)

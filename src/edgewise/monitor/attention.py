@@ -30,7 +30,7 @@ from edgewise.monitor.capture import (
     token_window,
 )
 from edgewise.monitor.hooks import Switch, guarded
-from edgewise.monitor.masks import Masks, Reading, of_call, readings, seen
+from edgewise.monitor.masks import MaskReading, Masks, of_call, readings, seen
 from edgewise.monitor.matrices import ParameterViews
 from edgewise.monitor.places import AttentionPlace
 from edgewise.optim.parallel import norm_function, whole
@@ -191,7 +191,7 @@ class AttentionGroup:
         self._norms: dict[str, Callable[[Tensor], Tensor]] = {}  # of queries and keys, for one row
         self._row_places: dict[tuple[int, bool], RowPlaces] = {}
         self._inputs: list[InPlace] = []  # of fused calls
-        self.taken: tuple[Reading, ...] = ()  # how the masks that it is given are read
+        self.taken: tuple[MaskReading, ...] = ()  # how the masks that it is given are read
         self.looked: set[str] = set()  # arguments that the referee has seen
         self.passing = False  # whether his last verdict was on one row, and not on those to come
         self.vain = 0  # rows of compiled code in a row for which he found no mask
@@ -280,12 +280,12 @@ class AttentionGroup:
             masks.given = given
         return True
 
-    def readings(self, sequences: int, length: int) -> list[Reading]:
+    def readings(self, sequences: int, length: int) -> list[MaskReading]:
         """Every way in which what a layer was given beside its tokens could be a mask."""
         one = next((masks for masks in self.masks if masks.given), None)
         return [] if one is None else list(readings(one, sequences, self.first.heads, length))
 
-    def rebuild(self, sequences: int, length: int, causal: bool, taken: Sequence[Reading]) -> Pass:
+    def rebuild(self, sequences: int, length: int, causal: bool, taken: Sequence[MaskReading]) -> Pass:
         """Rows of the sampled queries from the copies; taken: readings of masks that the layers were given."""
         keys = min(length, self.keys)
         at = self._places_of(keys, causal)
@@ -301,7 +301,7 @@ class AttentionGroup:
         return Pass(numbers.probabilities, v, output, numbers, visible, counted)
 
     def visibility(
-        self, sequences: int, length: int, causal: bool, taken: Sequence[Reading]
+        self, sequences: int, length: int, causal: bool, taken: Sequence[MaskReading]
     ) -> tuple[Tensor | None, Tensor | None]:
         """Which keys the sampled queries see, and which of these count, as in a `Pass`."""
         keys = min(length, self.keys)

@@ -111,7 +111,7 @@ LOGIT, ENTROPY, OUTPUT = (HEAD_STATISTICS.index(name) for name in ("largest_logi
 
 
 @dataclass(frozen=True, eq=False)
-class Sample:
+class StepSample:
     """Numbers of one step: of the run by name, (statistics, sites), (statistics, blocks), (blocks, statistics, H)."""
 
     run: dict[str, float]

@@ -33,7 +33,7 @@ from edgewise.monitor.capture import (
     apart,
     keys_within,
 )
-from edgewise.monitor.columns import HEAD_STATISTICS, Sample, StatisticLayout
+from edgewise.monitor.columns import HEAD_STATISTICS, StatisticLayout, StepSample
 from edgewise.monitor.distributed import Rule, largest, mean, total
 from edgewise.monitor.hooks import Switch, guarded, guarded_beside
 from edgewise.monitor.matrices import Matrices, loose, spectral_entropy
@@ -339,7 +339,7 @@ class Instrument:
     @torch.no_grad()
     def after_step(
         self, join: Callable[[Tensor, list[int]], Tensor] | None = None, audited: bool = False
-    ) -> Sample:
+    ) -> StepSample:
         """Add what the step changed, and bring everything to the host at once.
 
         join: what makes one row of the rows of several processes; audited: whether `audit` is wanted.
@@ -381,7 +381,7 @@ class Instrument:
         place, query, key = self._turn
         return spectral_entropy(query, key, *self._query_key(place)).float().mean()[None]
 
-    def _sample(self, numbers: list[Array]) -> Sample:
+    def _sample(self, numbers: list[Array]) -> StepSample:
         loss, gradient, norm, separation, largest, *attention, squares, spectrum, change = numbers
         depth, mixed = self.places.depth, self.matrices.mixed if self.matrices is not None else set()
         turn = np.full(depth, np.nan)
@@ -395,7 +395,7 @@ class Instrument:
             site = self._sheet.sites(norm, separation, largest, gradient, self.switch.limit)
             run, block = self._sheet.blocks(squares, total, heads, mixed)
         run |= {"loss": float(loss[0]), "stream_change": float(change[0])}
-        return Sample(run, site, block, heads, turn)
+        return StepSample(run, site, block, heads, turn)
 
     def _heads(self, attention: list[Array]) -> Array:
         """(blocks, statistics, H) of all groups; not-a-number where a block has fewer heads than others, or none."""

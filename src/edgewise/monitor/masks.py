@@ -28,7 +28,7 @@ LOW = (
 )  # what is added to a logit to hide a key lies below: -10,000, the least number of a type, or -infinity
 
 
-class Reading(NamedTuple):
+class MaskReading(NamedTuple):
     """One way in which an argument could be meant."""
 
     argument: str
@@ -105,14 +105,14 @@ def of_call(inputs: tuple[Any, ...], named: dict[str, Any]) -> dict[str, tuple[T
     }
 
 
-def readings(masks: Masks, sequences: int, heads: int, length: int) -> Iterator[Reading]:
+def readings(masks: Masks, sequences: int, heads: int, length: int) -> Iterator[MaskReading]:
     """Every way in which what a layer was given could be meant."""
     for argument, (x, _) in masks.given.items():
         meanings = ("added", "seen") if x.is_floating_point() else ("seen", "hidden")
         for shape in _shapes(x.shape, sequences, heads, length):
             square = shape != "B K" and x.shape[-2] == length
             for alone in (False, True) if square else (False,):
-                yield from (Reading(argument, shape, meaning, alone) for meaning in meanings)
+                yield from (MaskReading(argument, shape, meaning, alone) for meaning in meanings)
 
 
 def _shapes(shape: torch.Size, sequences: int, heads: int, length: int) -> Iterator[str]:
@@ -139,7 +139,7 @@ class Seen(NamedTuple):
 
 def seen(
     layers: Sequence[Masks],
-    taken: Sequence[Reading],
+    taken: Sequence[MaskReading],
     sequences: int,
     heads: int,
     queries: Tensor,
@@ -166,7 +166,7 @@ def seen(
 
 
 def _mask(
-    layers: Sequence[Masks], reading: Reading, sequences: int, heads: int, queries: Tensor, keys: int
+    layers: Sequence[Masks], reading: MaskReading, sequences: int, heads: int, queries: Tensor, keys: int
 ) -> Tensor:
     """(L S, H or 1, Q, K) of one argument."""
     given = [masks.tensor(reading.argument) for masks in layers]
@@ -176,7 +176,7 @@ def _mask(
 
 
 def _part(
-    x: Tensor | None, reading: Reading, sequences: int, heads: int, queries: Tensor, keys: int
+    x: Tensor | None, reading: MaskReading, sequences: int, heads: int, queries: Tensor, keys: int
 ) -> Tensor:
     """(S, H or 1, Q, K) of a mask."""
     if x is None:

@@ -23,7 +23,7 @@ from edgewise.monitor.columns import blocks, sites
 from edgewise.monitor.places import NO_LOSS
 from edgewise.monitor.run_folder import FAST, HEADS, owner_lives
 from edgewise.monitor.series import FEWEST
-from edgewise.monitor.storage import Rows, about_run, events_of, read_rows, schema_columns
+from edgewise.monitor.storage import RunRows, about_run, events_of, read_rows, schema_columns
 from edgewise.nouns.trace import Provenance, Trace
 
 SILENT = 300.0  # seconds without a row or an event, after which a run that has not ended is called silent
@@ -145,7 +145,7 @@ class Run:
         names = [path.name[len(FAST) :].partition("-")[0] for path in self.path.glob(f"{FAST}*-*.rows")]
         return sorted({int(name) for name in names if name.isdecimal()})
 
-    def rows(self, kind: str = FAST, rank: int = 0) -> Rows:
+    def rows(self, kind: str = FAST, rank: int = 0) -> RunRows:
         """All rows of a rank; after a restart the new rows replace the old ones from their first step on."""
         schema = self.about["schema" if kind == FAST else "heads_schema"]
         count = len(self.columns(kind))
@@ -171,12 +171,12 @@ class Run:
         """Return whether the last event has no end: it is being written, or the process was stopped in its midst."""
         return any(_last_byte(path) not in (b"", b"\n") for path in self._event_files(rank))
 
-    def warn_of_damage(self, rows: Rows, rank: int = 0) -> None:
+    def warn_of_damage(self, rows: RunRows, rank: int = 0) -> None:
         """Warn where rows or events of the run are damaged, with their number."""
         for sentence in _damage(rows.damaged, self.damaged_events(rank)):
             warnings.warn(f"{self.path}: {sentence}", stacklevel=3)
 
-    def unseen(self, rank: int = 0, *, rows: Rows | None = None, again: bool = False) -> list[str]:
+    def unseen(self, rank: int = 0, *, rows: RunRows | None = None, again: bool = False) -> list[str]:
         """What the monitor could not see or survive, a sentence each; without any, "no alarm" means something.
 
         rows   of this rank, if they were read already
@@ -297,23 +297,23 @@ def _damage(rows: int, events: int) -> list[str]:
     return found
 
 
-def _joined(parts: Sequence[Rows], count: int) -> Rows:
-    kept: list[Rows] = []
+def _joined(parts: Sequence[RunRows], count: int) -> RunRows:
+    kept: list[RunRows] = []
     for part in parts:
         if len(part):
             kept = [_before(rows, int(part.step[0])) for rows in kept]
         kept.append(part)
     if not kept:
-        return Rows(np.zeros(0, np.int64), np.zeros(0), np.zeros((0, count), np.float32))
+        return RunRows(np.zeros(0, np.int64), np.zeros(0), np.zeros((0, count), np.float32))
     step, time, values = (
         np.concatenate([getattr(rows, name) for rows in kept]) for name in ("step", "time", "values")
     )
-    return Rows(step, time, values, sum(rows.damaged for rows in kept))
+    return RunRows(step, time, values, sum(rows.damaged for rows in kept))
 
 
-def _before(rows: Rows, step: int) -> Rows:
+def _before(rows: RunRows, step: int) -> RunRows:
     old = rows.step < step
-    return Rows(rows.step[old], rows.time[old], rows.values[old], rows.damaged)
+    return RunRows(rows.step[old], rows.time[old], rows.values[old], rows.damaged)
 
 
 def trace_of(row: dict[str, float], about: dict[str, Any], step: int) -> Trace:

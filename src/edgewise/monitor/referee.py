@@ -15,7 +15,7 @@ from torch import Tensor
 
 from edgewise.monitor.attention import AttentionGroup, Pass
 from edgewise.monitor.capture import Call
-from edgewise.monitor.masks import Reading
+from edgewise.monitor.masks import MaskReading
 
 TOLERANCE = {torch.bfloat16: 5e-2, torch.float16: 1e-2}
 TOLERANCE_WIDE = 2e-3  # float32, where the copies and the layer may multiply in another order, or in tf32
@@ -139,8 +139,8 @@ def _most(rows: Pass, miss: Tensor) -> tuple[int, int]:
 
 
 def _others(
-    group: AttentionGroup, all_missed: bool, offered: Sequence[Reading]
-) -> Iterator[tuple[tuple[Reading, ...], bool]]:
+    group: AttentionGroup, all_missed: bool, offered: Sequence[MaskReading]
+) -> Iterator[tuple[tuple[MaskReading, ...], bool]]:
     """What else the mask might be: none, one of those offered, and causal or not where nothing fits as it is."""
     first, now = group.causal, group.taken
     kinds = (first, not first) if all_missed else (first,)
@@ -149,7 +149,7 @@ def _others(
 
 
 def _take_idle(
-    group: AttentionGroup, offered: Sequence[Reading], rows: Pass, sequences: int, length: int
+    group: AttentionGroup, offered: Sequence[MaskReading], rows: Pass, sequences: int, length: int
 ) -> None:
     """Take arguments that hide nothing yet for masks, so that what they hide later is not missed."""
     for reading in offered:

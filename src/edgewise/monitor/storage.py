@@ -91,7 +91,7 @@ def _header(schema: str, count: int) -> bytes:
 
 
 @dataclass(frozen=True, eq=False)
-class Rows:
+class RunRows:
     """What a file holds: step (R,), time (R,), values (R, columns), and how many rows were damaged."""
 
     step: Array
@@ -103,7 +103,7 @@ class Rows:
         return len(self.step)
 
 
-def read_rows(path: Path, schema: str, count: int) -> Rows:
+def read_rows(path: Path, schema: str, count: int) -> RunRows:
     """All whole rows whose checksum holds; a row that is still being written is not there yet.
 
     A damaged header counts as one damaged row. Rows of another schema are rejected.
@@ -136,8 +136,8 @@ def _sound(data: bytes, start: int, size: int) -> bool:
     return zlib.crc32(body) == int.from_bytes(data[start + size - 4 : start + size], "little")
 
 
-def _rows(table: np.ndarray, damaged: int) -> Rows:
-    return Rows(table["step"].copy(), table["time"].copy(), table["values"].copy(), damaged)
+def _rows(table: np.ndarray, damaged: int) -> RunRows:
+    return RunRows(table["step"].copy(), table["time"].copy(), table["values"].copy(), damaged)
 
 
 LARGEST = 256_000_000  # bytes: a million events

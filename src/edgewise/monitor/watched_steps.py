@@ -27,7 +27,7 @@ from edgewise.monitor.alarm import Alarm, AlarmKind
 from edgewise.monitor.budget import Budget, Clock
 from edgewise.monitor.capture import BatchMemory, extra_pass
 from edgewise.monitor.causes import Diagnosis
-from edgewise.monitor.columns import Column, Sample, fast_columns
+from edgewise.monitor.columns import Column, StepSample, fast_columns
 from edgewise.monitor.detectors import near
 from edgewise.monitor.distributed import Processes, joined
 from edgewise.monitor.examination import Examination, Facts
@@ -378,7 +378,7 @@ class WatchedSteps:
         for alarm in self.diagnosis.hear(step, loss):
             self._raise(alarm, sampled=False)
 
-    def _sample(self) -> tuple[Sample, int]:
+    def _sample(self) -> tuple[StepSample, int]:
         """The sample of this step, joined over processes, and the steps until the next one."""
         gap = self.budget.proposal()
         if self.ranks.size == 1:
@@ -405,7 +405,7 @@ class WatchedSteps:
                     Alarm(kind, self.step, "", None, self.step, what, f"see the events of process {rank}.")
                 )
 
-    def _store(self, sample: Sample, optimizer: Optimizer) -> float | None:
+    def _store(self, sample: StepSample, optimizer: Optimizer) -> float | None:
         row = sample.row(self._extra(optimizer, sample))
         loss = self._take_loss(sample.run["loss"])
         self._observed |= ~np.isnan(row)
@@ -485,7 +485,7 @@ class WatchedSteps:
             )
             return None
 
-    def _extra(self, optimizer: Optimizer, sample: Sample) -> dict[str, float]:
+    def _extra(self, optimizer: Optimizer, sample: StepSample) -> dict[str, float]:
         extra = {} if self.edge is None else self.edge.against(sample.run["stream_change"], sample.separation)
         extra |= {
             "loss_scale": self._scale(),

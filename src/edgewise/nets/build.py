@@ -18,7 +18,7 @@ from edgewise.activations import torch_activation
 from edgewise.errors import BadInput
 from edgewise.nouns import blocks
 from edgewise.nouns.architecture import Architecture, Perceptron
-from edgewise.nouns.blocks import Attention, Branch
+from edgewise.nouns.blocks import Attention, ResidualBranch
 
 
 def matrix(fan_in: int, fan_out: int, gain: float, bias: float | None = None) -> nn.Linear:
@@ -186,7 +186,7 @@ def position_bias(layer: blocks.Attention, tokens: int) -> Tensor:
 class BranchNet(nn.Module):
     """x <- outside( skip x + sum over layers of multiplier after(layer(before(x))) )."""
 
-    def __init__(self, branch: Branch, width: int, tokens: int) -> None:
+    def __init__(self, branch: ResidualBranch, width: int, tokens: int) -> None:
         super().__init__()
         self.skip, self.multipliers = branch.skip, [layer.branch for layer in branch.layers]
         self.names = [layer.name for layer in branch.layers]

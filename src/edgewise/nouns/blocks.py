@@ -75,7 +75,7 @@ class Norm:
 
 
 @dataclass(frozen=True)
-class Branch:
+class ResidualBranch:
     """x <- outside( skip x + sum over layers of layer.branch after(layer(before(x))) )."""
 
     layers: tuple[Attention | MLP, ...]
@@ -87,7 +87,7 @@ class Branch:
         return "+".join(layer.name for layer in self.layers)
 
 
-Block = tuple[Branch, ...]
+Block = tuple[ResidualBranch, ...]
 L = TypeVar("L", Attention, MLP)
 
 
@@ -126,9 +126,9 @@ def _block(knobs: dict[str, Value]) -> Block:
     attention = (_layer(Attention, knobs | roots, "attention"),) if knobs["heads"] else ()
     mlp = (_layer(MLP, knobs, "mlp"),) if knobs["mlp_width"] else ()
     if knobs["parallel"]:
-        return (Branch((*attention, *mlp), knobs["attention_skip"], norm),)
+        return (ResidualBranch((*attention, *mlp), knobs["attention_skip"], norm),)
     branches = ((attention, knobs["attention_skip"]), (mlp, knobs["mlp_skip"]))
-    return tuple(Branch(layers, skip, norm) for layers, skip in branches if layers)
+    return tuple(ResidualBranch(layers, skip, norm) for layers, skip in branches if layers)
 
 
 def _layer(kind: type[L], knobs: dict[str, Value], part: str) -> L:

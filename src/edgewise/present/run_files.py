@@ -24,7 +24,7 @@ from edgewise.arrays import Array
 from edgewise.errors import BadInput
 from edgewise.monitor.columns import Statistic, statistics
 from edgewise.monitor.read_run import Run
-from edgewise.monitor.storage import Rows
+from edgewise.monitor.storage import RunRows
 
 MOST_RUNS, DEEPEST_FOLDER, MOST_FOLDERS = 200, 4, 2000
 MOST_BLOCKS = 1000
@@ -126,13 +126,13 @@ def fingerprint(run: Run) -> Fingerprint:
     )
 
 
-def rows(run: Run, rank: int) -> Rows:
+def rows(run: Run, rank: int) -> RunRows:
     """Return all rows of a rank, kept until the files change."""
     return _rows(str(run.path), rank, fingerprint(run))
 
 
 @lru_cache(maxsize=4)
-def _rows(path: str, rank: int, _: Fingerprint) -> Rows:
+def _rows(path: str, rank: int, _: Fingerprint) -> RunRows:
     return Run(path).rows(rank=rank)
 
 
@@ -183,12 +183,12 @@ Groups = Sequence[tuple[int, int]]
 DECADES = 1.3  # from this span on a scale is logarithmic
 
 
-def picture(columns: Sequence[str], rows: Rows, statistic: str | None) -> dict[str, Any]:
+def picture(columns: Sequence[str], rows: RunRows, statistic: str | None) -> dict[str, Any]:
     """Return the heat map of one statistic with its extreme line, and the loss; numbers that are not finite
     are null.
     """
     by_step = np.argsort(rows.step, kind="stable")
-    rows = Rows(rows.step[by_step], rows.time[by_step], rows.values[by_step], rows.damaged)
+    rows = RunRows(rows.step[by_step], rows.time[by_step], rows.values[by_step], rows.damaged)
     places = _places(columns, rows)
     known = {
         name: row for row in statistics() if (name := row.name) in places and row.scope in ("site", "block")
@@ -216,7 +216,7 @@ def picture(columns: Sequence[str], rows: Rows, statistic: str | None) -> dict[s
     }
 
 
-def _places(columns: Sequence[str], rows: Rows) -> dict[str, dict[str, int]]:
+def _places(columns: Sequence[str], rows: RunRows) -> dict[str, dict[str, int]]:
     """By statistic: the column of each place, embedding first, blocks in order; only what was ever observed."""
     found: dict[str, dict[str, int]] = {}
     seen: list[bool] = np.isfinite(rows.values).sum(0).astype(bool).tolist()
@@ -234,7 +234,7 @@ def _groups(count: int, places: int) -> list[tuple[int, int]]:
     return list(zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True))
 
 
-def _heat(statistic: Statistic, places: dict[str, int], rows: Rows, groups: Groups) -> dict[str, Any]:
+def _heat(statistic: Statistic, places: dict[str, int], rows: RunRows, groups: Groups) -> dict[str, Any]:
     values = _worst(statistic, rows.values[:, list(places.values())], groups)
     finite_values = values[np.isfinite(values)]
     low, high = float(finite_values.min()), float(finite_values.max())
@@ -267,7 +267,7 @@ def _extreme(statistic: Statistic, values: Array) -> Array:
     return np.asarray(reduce.reduce(values, axis=1))
 
 
-def _curve(statistic: Statistic, columns: Sequence[str], rows: Rows, groups: Groups) -> dict[str, Any]:
+def _curve(statistic: Statistic, columns: Sequence[str], rows: RunRows, groups: Groups) -> dict[str, Any]:
     values = rows.values[:, [list(columns).index(statistic.name)]]
     worst = _worst(statistic, values, groups)[:, 0] if groups else np.zeros(0)
     return {

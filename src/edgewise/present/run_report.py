@@ -14,7 +14,7 @@ import numpy as np
 
 from edgewise.monitor.alarm import MEANING, Alarm
 from edgewise.monitor.read_run import Run, ended, unseen_of_events
-from edgewise.monitor.storage import Rows
+from edgewise.monitor.storage import RunRows
 from edgewise.nouns.card import Card, CardTable, Curve, Panel
 from edgewise.nouns.verdict import Outcome, finite
 from edgewise.present import html, run_files
@@ -274,7 +274,7 @@ def note(about: dict[str, Any]) -> str:
     return " · ".join(parts)
 
 
-def state(events: Sequence[dict[str, Any]], rows: Rows) -> dict[str, Any]:
+def state(events: Sequence[dict[str, Any]], rows: RunRows) -> dict[str, Any]:
     """Return how far the run is, as text."""
     last = finite(float(rows.time[-1])) if len(rows) else None
     silent = 0.0 if last is None else time.time() - last
@@ -286,7 +286,7 @@ def state(events: Sequence[dict[str, Any]], rows: Rows) -> dict[str, Any]:
     return {"state": f"{far} · {how}{damaged}", "live": not over, "blind": blind}
 
 
-def unseen(run: Run, rank: int, rows: Rows) -> list[str]:
+def unseen(run: Run, rank: int, rows: RunRows) -> list[str]:
     """Return what the monitor could not see of a run, to be said before its alarms."""
     return [_short(sentence) for sentence in run.unseen(rank, rows=rows)]
 

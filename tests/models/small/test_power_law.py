@@ -9,13 +9,13 @@ import pytest
 from transformers import BertConfig
 
 from edgewise.errors import BadInput
-from edgewise.models.small.full_size import FullNumbers, NoPowerLaw, Sizes, extrapolate
+from edgewise.models.small.full_size import FullNumbers, ModelSizes, NoPowerLaw, extrapolate
 from edgewise.models.small.sizes import HEADS
 from edgewise.models.small.small_model import Blueprint
 
 
-def sizes(width: float, share: float, depth: float) -> Sizes:
-    return Sizes(math.log(width), math.log(share), math.log(depth))
+def sizes(width: float, share: float, depth: float) -> ModelSizes:
+    return ModelSizes(math.log(width), math.log(share), math.log(depth))
 
 
 SMALL = [sizes(64, 1 / 4, 2), sizes(128, 1 / 4, 2), sizes(64, 1 / 8, 2), sizes(64, 1 / 4, 4)]
@@ -33,7 +33,7 @@ LAWS = {
 @pytest.mark.parametrize("law", LAWS.values(), ids=list(LAWS))
 @pytest.mark.parametrize("noise", [0.0, 0.03])
 def test_laws_of_initializations(law: object, noise: float) -> None:
-    def value(point: Sizes) -> float:
+    def value(point: ModelSizes) -> float:
         return law(*(math.exp(x) for x in (point.width, point.share, point.depth)))  # type: ignore[operator]
 
     values = [value(point) * (1 + noise * sign) for point, sign in zip(SMALL, (1, -1, -1, 1), strict=True)]

@@ -21,7 +21,7 @@ from edgewise.models.behavior.graph import Graph, address, parameters_by_storage
 from edgewise.models.behavior.layout import Layout, layouts
 from edgewise.models.behavior.record import Gains, Operation, Powers
 from edgewise.models.behavior.residuals import Part, ResidualSum
-from edgewise.models.behavior.score_operands import Places
+from edgewise.models.behavior.score_operands import TokenPlaces
 from edgewise.models.behavior.stacks import Chain
 from edgewise.models.behavior.trace import INPUT, Finished, Tracer
 from edgewise.models.behavior.visibility import Sight
@@ -74,10 +74,8 @@ class Traits:
     norm_kind: str | None = None
     query_growth: float | None = None
     key_growth: float | None = None
-    places: Places = field(default_factory=Places)  # of its stream's tokens among queries, keys and scores
-    axes: dict[Operation, tuple[str | None, str | None]] = field(
-        default_factory=dict
-    )  # of queries and keys at a product
+    places: TokenPlaces = field(default_factory=TokenPlaces)  # among queries, keys and scores
+    axes: dict[Operation, tuple[str | None, str | None]] = field(default_factory=dict)  # of a product's
     scales: dict[Operation, float] = field(default_factory=dict)  # that a fused call multiplies them by
     rotary: str | None = None  # "rotary", "query or key", "" or None where the operands were not found
     bias: str | None = None  # "alibi", "bias", "" or None where the scores were not found

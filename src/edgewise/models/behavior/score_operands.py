@@ -24,7 +24,7 @@ HIDDEN = -1e4  # scores below are masked
 
 
 @dataclass
-class Places:
+class TokenPlaces:
     """Where the first token of the stream stands; None where that was not shown."""
 
     query: int | None = None
@@ -67,7 +67,7 @@ def tokens_alone(value: Tensor, axis: int, start: int | None, length: int) -> Te
     return value.narrow(axis, start, length) if known else None  # type: ignore[arg-type]
 
 
-def between_tokens(scores: Tensor, places: Places, length: int, whole: int) -> Tensor | None:
+def between_tokens(scores: Tensor, places: TokenPlaces, length: int, whole: int) -> Tensor | None:
     """The scores of the stream's queries and keys; None where they are not found among others.
 
     whole  tokens of the stream with those that the model has added behind the `length` given ones
@@ -116,7 +116,7 @@ def axes_of(operation: Operation, args: Any, kwargs: Any) -> tuple[tuple[int, in
 
 
 def tokens_of(
-    places: Places, operation: Operation, args: Any, kwargs: Any, length: int
+    places: TokenPlaces, operation: Operation, args: Any, kwargs: Any, length: int
 ) -> tuple[Tensor, Tensor]:
     """Queries and keys of the stream's tokens alone; whole where it is not known what stands beside them."""
     query, key = operands(operation, args, kwargs)

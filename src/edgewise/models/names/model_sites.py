@@ -205,7 +205,7 @@ class BlockSite:
 
 
 @dataclass(frozen=True)
-class Stack:
+class StackSite:
     """A list of blocks that follow each other."""
 
     name: str
@@ -219,7 +219,7 @@ class Stack:
 class ModelSites:
     """All places of a model; the primary stack first (the encoder, where there are two)."""
 
-    stacks: tuple[Stack, ...]
+    stacks: tuple[StackSite, ...]
     width: int
     embeddings: tuple[str, ...]  # modules and bare parameters that make the first stream
     head: str | None  # the module that reads the last stream out

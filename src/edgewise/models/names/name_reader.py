@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from edgewise.errors import BadInput
-from edgewise.models.behavior.record import Stack as ReadStack
+from edgewise.models.behavior.record import Stack
 from edgewise.models.names import model_sites as site_types
 from edgewise.models.names import norm as norm_sites
 from edgewise.models.names.block import OpenBlock
-from edgewise.models.names.model_sites import AttentionSite, BlockSite, MLPSite, ModelSites, Stack
+from edgewise.models.names.model_sites import AttentionSite, BlockSite, MLPSite, ModelSites, StackSite
 from edgewise.models.names.norm import find_norms, trace_norms
 from edgewise.models.unwrap import is_quantized, unwrap
 
@@ -157,15 +157,15 @@ class NameReader:
                 self._opened[name] = OpenBlock(self.model, name, index, config)
         return [self._opened[name] for name in names]
 
-    def _stack(self, name: str, blocks: Sequence[str], assumed: list[str]) -> Stack:
+    def _stack(self, name: str, blocks: Sequence[str], assumed: list[str]) -> StackSite:
         opened = self._open(blocks)
         _refuse_partial(name, opened)
         roles, position, parallel = _norms(self.model, opened[0], self._family(), assumed)
         closed = tuple(block.close(_at(roles, block), parallel) for block in opened)
         _refuse_uneven_norms(closed)
-        return Stack(name, closed, final_norm_of(self.model, name, blocks), position, parallel)
+        return StackSite(name, closed, final_norm_of(self.model, name, blocks), position, parallel)
 
-    def roles_of(self, stack: ReadStack) -> tuple[tuple[BlockSite, ...], str]:
+    def roles_of(self, stack: Stack) -> tuple[tuple[BlockSite, ...], str]:
         """(the matrices of a stack that was read, by role, ""), or ((), why their names do not say).
 
         Names are hints: where the norms are, and whether branches are parallel, is what the model's behavior shows.
@@ -209,7 +209,7 @@ class NameReader:
         )
         return opened.close(roles or {}, parallel)
 
-    def _closed(self, stack: ReadStack, names: Sequence[str]) -> tuple[BlockSite, ...]:
+    def _closed(self, stack: Stack, names: Sequence[str]) -> tuple[BlockSite, ...]:
         opened = self._open(names)
         _refuse_partial(stack.name, opened)
         first, parallel = opened[0], bool(stack.parallel)

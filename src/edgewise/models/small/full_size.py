@@ -35,7 +35,7 @@ class NoPowerLaw(BadInput):
 
 
 @dataclass(frozen=True)
-class Sizes:
+class ModelSizes:
     """What gains may depend on, as logarithms: the width, the share of one head in it, the number of layers."""
 
     width: float
@@ -47,7 +47,7 @@ WORDS = {"width": "the width", "share": "the width of a head", "depth": "the dep
 
 
 def extrapolate(
-    what: str, sizes: Sequence[Sizes], values: Sequence[float | None], full: Sizes
+    what: str, sizes: Sequence[ModelSizes], values: Sequence[float | None], full: ModelSizes
 ) -> float | None:
     """The value at full size; `sizes[0]` is where all directions start, every other differs from it in one."""
     if all(value is None for value in values):
@@ -67,10 +67,10 @@ def extrapolate(
     return math.copysign(math.exp(sum(constants) / len(constants) + _power(exponents, full)), numbers[0])
 
 
-def _exponents(what: str, sizes: Sequence[Sizes], logs: Sequence[float]) -> Sizes:
+def _exponents(what: str, sizes: Sequence[ModelSizes], logs: Sequence[float]) -> ModelSizes:
     exponents = dict.fromkeys(WORDS, 0.0)
     for point, log in zip(sizes[1:], logs[1:], strict=True):
-        name = next(f.name for f in fields(Sizes) if getattr(point, f.name) != getattr(sizes[0], f.name))
+        name = next(f.name for f in fields(ModelSizes) if getattr(point, f.name) != getattr(sizes[0], f.name))
         slope = (log - logs[0]) / (getattr(point, name) - getattr(sizes[0], name))
         exponents[name] = UNIT * round(slope / UNIT)
         if abs(slope - exponents[name]) > TOLERANCE or abs(exponents[name]) > LARGEST:
@@ -78,10 +78,10 @@ def _exponents(what: str, sizes: Sequence[Sizes], logs: Sequence[float]) -> Size
                 f"{what} grows as {WORDS[name]} to the power {slope:.2f}. Expected a multiple of 1/2, as every usual "
                 "initialization has, so its value at full size is not known. Build the model and describe that."
             )
-    return Sizes(**exponents)
+    return ModelSizes(**exponents)
 
 
-def _power(exponents: Sizes, point: Sizes) -> float:
+def _power(exponents: ModelSizes, point: ModelSizes) -> float:
     return sum(a * x for a, x in zip(astuple(exponents), astuple(point), strict=True))
 
 
@@ -312,13 +312,13 @@ class _FullStack:
         self.sizes = [self._sizes(build) for build in self.builds]
         tower = self.numbers.tower
         share = (tower.head_width or tower.width) / tower.width
-        self.full = Sizes(math.log(tower.width), math.log(share), math.log(len(self.kinds)))
+        self.full = ModelSizes(math.log(tower.width), math.log(share), math.log(len(self.kinds)))
 
-    def _sizes(self, build: Build) -> Sizes:
+    def _sizes(self, build: Build) -> ModelSizes:
         tower, width, head = self.numbers.tower, build.stack.width, None
         if tower.head_width is not None:
             head = tower.part_of_head(tower.head_width, build.scale) if self.plan.narrow else tower.head_width
-        return Sizes(math.log(width), math.log((head or width) / width), math.log(build.stack.depth))
+        return ModelSizes(math.log(width), math.log((head or width) / width), math.log(build.stack.depth))
 
     def stack(self) -> Stack:
         start = extrapolate(

@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike
 from edgewise.arrays import Array
 from edgewise.errors import BadInput, SearchBudget
 from edgewise.nouns.architecture import Architecture
-from edgewise.nouns.blocks import Branch
+from edgewise.nouns.blocks import ResidualBranch
 from edgewise.nouns.trace import WEIGHTS, Provenance, Trace, check_readout
 from edgewise.theory.gram.heads import (
     SampledBlock,
@@ -210,7 +210,7 @@ class GramOrbit:
         self.left_range = False
         self._pulls: list[PullWeights] = []
 
-    def follow(self, branches: Sequence[tuple[Branch, Sampling]], tick: Tick) -> None:
+    def follow(self, branches: Sequence[tuple[ResidualBranch, Sampling]], tick: Tick) -> None:
         """Send the state through these branches; a stream that explodes or vanishes on the way ends it."""
         for branch, sampling in branches:
             if self.left_range:

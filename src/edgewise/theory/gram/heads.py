@@ -25,7 +25,7 @@ import numpy as np
 from edgewise.arrays import Array, physical_memory
 from edgewise.errors import BadInput
 from edgewise.nouns.architecture import Architecture
-from edgewise.nouns.blocks import Attention, Block, Branch
+from edgewise.nouns.blocks import Attention, Block, ResidualBranch
 from edgewise.theory.gram.state import Normals, Precision, Real, Root
 
 MOST = 32  # heads drawn per layer
@@ -54,7 +54,7 @@ class Sampling:
     keep: bool = False  # hold the probabilities between forward and backward, or compute them again
 
 
-SampledBlock = list[tuple[Branch, Sampling]]
+SampledBlock = list[tuple[ResidualBranch, Sampling]]
 
 
 def choose_sampling(architecture: Architecture, samples: int | None, dtype: Precision) -> Sampling:

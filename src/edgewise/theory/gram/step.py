@@ -21,7 +21,7 @@ import numpy as np
 
 from edgewise.arrays import Array
 from edgewise.errors import VanishedStream
-from edgewise.nouns.blocks import MLP, Attention, Branch, Norm
+from edgewise.nouns.blocks import MLP, Attention, Norm, ResidualBranch
 from edgewise.theory.averages.activation_averages import activation
 from edgewise.theory.gram.heads import (
     Heads,
@@ -63,7 +63,7 @@ class GramStep:
     forgotten: float = 0.0  # log of the sum's square over what the skip carries of it
 
 
-def step(state: GramState, branch: Branch, width: int, sampling: Sampling, seed: int) -> GramStep:
+def step(state: GramState, branch: ResidualBranch, width: int, sampling: Sampling, seed: int) -> GramStep:
     """Apply a branch; cross terms vanish, because every layer ends in an independent zero-mean matrix."""
     inner, pull_before = normalize(branch.norm, state) if branch.norm.before else (state, _same)
     paths = [
@@ -97,7 +97,12 @@ def _same(gamma: Real) -> Real:
 
 
 def _path(
-    branch: Branch, layer: Attention | MLP, inner: GramState, width: int, sampling: Sampling, seed: int
+    branch: ResidualBranch,
+    layer: Attention | MLP,
+    inner: GramState,
+    width: int,
+    sampling: Sampling,
+    seed: int,
 ) -> GramStep:
     """One layer between the norms, with its multiplier."""
     output, statistics, pull_layer = _apply(layer, inner, width, sampling, seed)

@@ -36,13 +36,13 @@ import numpy as np
 
 from edgewise.arrays import Array
 from edgewise.errors import NotCovered
-from edgewise.nouns.blocks import MLP, Attention, Branch, Norm
+from edgewise.nouns.blocks import MLP, Attention, Norm, ResidualBranch
 from edgewise.theory.averages.activation_averages import Activation, activation
 from edgewise.theory.simplex.state import Gradient, Setting, SimplexState, SimplexStep, chain, ratio
 from edgewise.theory.softmax.moments import OverlapMoments, moment_table
 
 
-def step(state: SimplexState, branch: Branch, setting: Setting) -> SimplexStep:
+def step(state: SimplexState, branch: ResidualBranch, setting: Setting) -> SimplexStep:
     """Apply a branch; cross terms vanish at initialization, because every layer ends in an independent matrix."""
     before = normalize(branch.norm, state) if branch.norm.before else identity(state)
     paths = [_path(branch, layer, before, setting) for layer in branch.layers]
@@ -68,7 +68,9 @@ def step(state: SimplexState, branch: Branch, setting: Setting) -> SimplexStep:
     return SimplexStep(outside.state, pull, statistics, weights)
 
 
-def _path(branch: Branch, layer: Attention | MLP, before: SimplexStep, setting: Setting) -> SimplexStep:
+def _path(
+    branch: ResidualBranch, layer: Attention | MLP, before: SimplexStep, setting: Setting
+) -> SimplexStep:
     """One layer between the norms, with its multiplier."""
     if isinstance(layer, Attention):
         inner = attend(layer, before.state, setting)
