@@ -17,10 +17,8 @@ from edgewise.theory.simplex.state import Gradient, Setting, SimplexState, Simpl
 from edgewise.theory.simplex.step import step
 
 TINY = 1e-12  # a separation at which the map is linear to rounding
-RELAXED, AT_REST = (
-    200,
-    1e-14,
-)  # steps in which a norm comes to rest, and the relative change that counts as rest
+# steps in which a norm comes to rest, and the relative change that counts as rest
+RELAXED, AT_REST = 200, 1e-14
 TABULATED = 128.0  # logit variance: the table reaches 256, and a query may be longer than the mean
 _LOG_NORMS = np.linspace(math.log(1e-10), math.log(1e10), 161)
 _LOG_SEPARATIONS = np.linspace(math.log(1e-5), math.log(0.999), 80)

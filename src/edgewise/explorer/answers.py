@@ -69,9 +69,8 @@ MOST_WORK = 24 * 256 * 256**2  # blocks times tokens times squared width
 LONGEST_SIMULATED = 512  # tokens
 MOST_FIXES, MOST_DEPTHS = 3, 12
 DEEPEST_WITH_POSITIONS = 96  # blocks: mask and positions are followed token by token
-MOST_DEPTH_WORK = (
-    DEEPEST * 64**2
-)  # blocks times squared tokens of one question, with a mask or positions: seconds
+# blocks times squared tokens of one question, with a mask or positions: seconds
+MOST_DEPTH_WORK = DEEPEST * 64**2
 MOST_BLOCKS = 8 * DEEPEST  # of one question without them
 Depth = Annotated[int, Field(ge=1, le=DEEPEST)]
 
@@ -450,9 +449,8 @@ def depth_limit(wanted: LimitRequest) -> Document:
     rows = []
     while trains is not None and above is not None and above - trains > 1:
         rows.append(_row(wanted, (trains + above) // 2))
-        share = rows[-1][
-            "share"
-        ]  # alone: deep networks are unlike the record, which leaves their outcome open
+        # alone: deep networks are unlike the record, which leaves their outcome open
+        share = rows[-1]["share"]
         if share is not None and share >= OUTCOME_BANDS.trains_from:
             trains = rows[-1]["depth"]
         else:

@@ -245,9 +245,8 @@ def serve(host: str, port: int, share: bool, tell: Callable[[str], None], folder
         stop(number, frame)
 
     server.handle_exit = leave  # type: ignore[method-assign, assignment]
-    if (
-        threading.current_thread() is threading.main_thread()
-    ):  # uvicorn raises the signal again when it has stopped
+    # uvicorn raises the signal again when it has stopped
+    if threading.current_thread() is threading.main_thread():
 
         def terminate(number: int, _: FrameType | None) -> None:
             """Close the workers, then end by the signal."""

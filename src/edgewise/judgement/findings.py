@@ -37,10 +37,8 @@ CURABLE = {
 }
 
 
-SMALL, SLOWER = (
-    0.3,
-    4.0,
-)  # log-share written by attention; times the steps of a usual start (research/forecast.md)
+# log-share written by attention; times the steps of a usual start (research/forecast.md)
+SMALL, SLOWER = 0.3, 4.0
 LEVELS = {Outcome.TRAINS: "note", Outcome.RISKY: "risky", Outcome.UNDECIDED: "risky", Outcome.FAILS: "fails"}
 ORDER = {"fails": 0, "risky": 1, "note": 2}
 # Times ln V: Gaussian logits with a first loss of 2 ln V have a variance of 2 ln V, from which on a softmax over V

@@ -53,11 +53,8 @@ FAR = 8  # times the deepest network of the calibration
 BEYOND = 200.0  # what has no finite log-change counts as this one, which is beyond every limit
 TABLE = "probability.json"
 ALIKE = {"gelu_tanh": "gelu"}  # the same function to three digits
-CURVES = {
-    "token": "token",
-    "pooled": "pooled",
-    "class": "pooled",
-}  # by readout: one label per token, or per sequence
+# by readout: one label per token, or per sequence
+CURVES = {"token": "token", "pooled": "pooled", "class": "pooled"}
 CERTAIN = 1e-3  # no record is long enough for more certainty than this
 
 

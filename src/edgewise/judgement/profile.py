@@ -32,9 +32,8 @@ class TraceReading:
     relative: Growth | None  # of |g|^2 q, relative to the stream
     embedding_jump: float | None  # log-change of the relative gradient across the first block
     attention: AttentionSpread | None
-    out_of_range: NDArray[
-        np.bool_
-    ]  # (N,) sites at which the stream has left the range of numbers, or vanished
+    # (N,) sites at which the stream has left the range of numbers, or vanished
+    out_of_range: NDArray[np.bool_]
     # Block from which all tokens are one, up to the output; None where they are not.
     collapsed: int | None = None
 

@@ -29,12 +29,8 @@ from edgewise.models.unwrap import unwrap
 
 NORMALIZATIONS = ("filter", "layer", "model", "none")
 PARALLEL = 1 - 1e-6  # cosine above which two directions span a line and no plane
-TURNED = (
-    "Conv1D",
-    "ConvTranspose1d",
-    "ConvTranspose2d",
-    "ConvTranspose3d",
-)  # outputs in the second dimension
+# outputs in the second dimension
+TURNED = ("Conv1D", "ConvTranspose1d", "ConvTranspose2d", "ConvTranspose3d")
 MARGIN = 1.2  # of the picture around the path
 
 

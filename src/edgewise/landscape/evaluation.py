@@ -32,6 +32,7 @@ METHODS = ("auto", "direct")
 TRIALS = ((0.7, -0.4), (-0.3, 0.9))  # shares of the reach at which both ways are compared
 SIMPLE = (Tensor, int, float, str, bool, type(None))
 aten = torch.ops.aten
+# what Python may branch on
 DECIDES = {
     aten._local_scalar_dense,
     aten.is_nonzero,
@@ -40,7 +41,7 @@ DECIDES = {
     aten.equal,
     aten._unique2,
     aten.unique_dim,
-}  # what Python may branch on
+}
 
 
 class Surface:

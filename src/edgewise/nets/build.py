@@ -133,9 +133,8 @@ class SoftmaxAttention(nn.Module):
         if tokens > bias.shape[-1]:
             raise BadInput(f"expected at most {bias.shape[-1]} tokens, as in the description, got {tokens}.")
         if self.relative is not None:
-            bias = bias + self.relative.unfold(-1, bias.shape[-1], 1).flip(
-                -2
-            )  # row a, column b: the entry for b - a
+            # row a, column b: the entry for b - a
+            bias = bias + self.relative.unfold(-1, bias.shape[-1], 1).flip(-2)
         return bias[..., :tokens, :tokens]
 
 

@@ -143,10 +143,8 @@ def normalized_gaussian_attention(
     s = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
     query, key = centred(query, key)
     ones = torch.ones_like(query[..., :1]).expand(*query.shape[:-1], squares(query.dtype))
-    q, k = (
-        torch.cat([query, ones], -1),
-        torch.cat([key, -half_square(key)], -1),
-    )  # q.k is -|q - k|^2/2 + |q|^2/2
+    # q.k is -|q - k|^2/2 + |q|^2/2
+    q, k = torch.cat([query, ones], -1), torch.cat([key, -half_square(key)], -1)
     columns = fused_columns(max(q.shape[-1], value.shape[-1]), query)
     q, k, v = (pad_to(x, columns) for x in (q, k, value))
     mixed = F.scaled_dot_product_attention(q, k, v, attn_mask, dropout_p, is_causal, scale=s)
@@ -252,11 +250,8 @@ KERNELS: dict[str, Callable[..., Tensor]] = {
 PREFIX = "edgewise_"  # of the names under which the kernels are registered
 CHANGES_LOGITS = ("softcap", "s_aux")  # what some models ask of attention and these kernels do not support
 
-DROPOUTS = (
-    "attention_dropout",
-    "attention_probs_dropout_prob",
-    "attn_pdrop",
-)  # of attention weights, in configs
+# of attention weights, in configs
+DROPOUTS = ("attention_dropout", "attention_probs_dropout_prob", "attn_pdrop")
 
 
 def use_kernel(model: nn.Module, kernel: str) -> nn.Module:

@@ -21,15 +21,8 @@ from edgewise.nouns.architecture import Architecture, Perceptron
 READOUTS = ("token", "pooled")  # a loss per token, or one of the mean over tokens
 # A class token is one token with a gradient of its own: what is known of a loss per token holds for it.
 GRADIENTS = {"token": "token", "class": "token", "pooled": "pooled"}
-WEIGHTS = (
-    "query",
-    "key",
-    "value",
-    "output",
-    "mlp_in",
-    "mlp_linear",
-    "mlp_out",
-)  # of statistics weight_gradient.NAME
+# of statistics weight_gradient.NAME
+WEIGHTS = ("query", "key", "value", "output", "mlp_in", "mlp_linear", "mlp_out")
 
 
 def check_readout(readout: str) -> None:

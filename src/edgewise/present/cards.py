@@ -176,9 +176,8 @@ def depth_panels(
             )
             log_y = name != "overlap"
             bounds = (0.0, 1.0)
-            if (
-                log_y
-            ):  # a decade or two to each side, or what the curves need: networks can be compared by eye
+            # a decade or two to each side, or what the curves need: networks can be compared by eye
+            if log_y:
                 values = [
                     abs(math.log10(y)) for curve in curves for y in curve.y if math.isfinite(y) and y > 0
                 ]

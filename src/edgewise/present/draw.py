@@ -340,9 +340,8 @@ def check_path(path: str | Path) -> Path:
     if not path.parent.is_dir():
         raise BadInput(f"the folder {str(path.parent)!r} for the figure does not exist. Make it first.")
     try:
-        with tempfile.TemporaryFile(
-            dir=path.parent
-        ):  # permissions alone do not tell: some file systems take no files
+        # permissions alone do not tell: some file systems take no files
+        with tempfile.TemporaryFile(dir=path.parent):
             writable = not path.is_dir()
     except OSError:
         writable = False

@@ -395,9 +395,8 @@ def write_page(path: Path, title: str, limits: tuple[float, float], planes: Mapp
     if not path.parent.is_dir():
         raise BadInput(f"the folder {str(path.parent)!r} for the page does not exist. Make it first.")
     with whole_file(path) as file:
-        file.write(
-            page(title, limits, planes).encode(errors="replace")
-        )  # a lone surrogate in a name is no text
+        # a lone surrogate in a name is no text
+        file.write(page(title, limits, planes).encode(errors="replace"))
     return path
 
 

@@ -28,20 +28,11 @@ from edgewise.monitor.storage import RunRows
 
 MOST_RUNS, DEEPEST_FOLDER, MOST_FOLDERS = 200, 4, 2000
 MOST_BLOCKS = 1000
-LARGEST = {
-    "run.json": 2**20,
-    "schema-": 2**24,
-    "events-": 2**24,
-    "rank": 2**28,
-}  # bytes, by how the name begins
+# bytes, by how the name begins
+LARGEST = {"run.json": 2**20, "schema-": 2**24, "events-": 2**24, "rank": 2**28}
 ENDS = (".json", ".jsonl", ".rows")
-WRONG = (
-    ValueError,
-    TypeError,
-    KeyError,
-    OSError,
-    OverflowError,
-)  # of an event whose values are of another kind
+# of an event whose values are of another kind
+WRONG = (ValueError, TypeError, KeyError, OSError, OverflowError)
 Fingerprint = tuple[tuple[str, int, int], ...]
 
 
@@ -171,13 +162,8 @@ LABELS = {
     "update_ratio.attention": "Update ratio, attention",
     "update_ratio.mlp": "Update ratio, MLP",
 }
-FIRST = (
-    "largest_logit",
-    "separation",
-    "gradient",
-    "entropy",
-    "norm",
-)  # what is shown at once; others by name
+# what is shown at once; others by name
+FIRST = ("largest_logit", "separation", "gradient", "entropy", "norm")
 COLUMN = re.compile(r"(?P<place>embed|block\.\d{1,4})\.(?P<name>[a-z_.]+)")
 Groups = Sequence[tuple[int, int]]
 DECADES = 1.3  # from this span on a scale is logarithmic

@@ -35,14 +35,8 @@ STYLES = {
     "bold": "bold",
     "dim": "dim",
 }
-PLAIN = {
-    "·": "-",
-    "±": "+/-",
-    "→": "->",
-    "∞": "inf",
-    "–": "-",
-    "²": "^2",
-}  # for an output that has no such letters
+# for an output that has no such letters
+PLAIN = {"·": "-", "±": "+/-", "→": "->", "∞": "inf", "–": "-", "²": "^2"}
 FURTHER = ("--explain, --verbose, ", "--verbose, ", "")  # what each detail leaves to be asked for
 
 

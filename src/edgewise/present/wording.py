@@ -21,10 +21,8 @@ from edgewise.nouns.verdict import (
 )
 from edgewise.repair.plan import counting_word
 
-EVEN, MILD = (
-    2.0,
-    10.0,
-)  # gradients within these factors of the last block's are called even, or uneven somewhat
+# gradients within these factors of the last block's are called even, or uneven somewhat
+EVEN, MILD = 2.0, 10.0
 ALIKE = 0.05  # a starting overlap below this is called a right angle
 LISTED = 4  # numbers of blocks that are not a run
 MERGING = math.log(2) * 3  # halvings over the depth from which tokens are said to merge

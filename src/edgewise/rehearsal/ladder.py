@@ -12,10 +12,8 @@ from dataclasses import dataclass
 
 FACTOR = 2.5
 NOISE = 0.02  # of the loss at the start: a smaller difference between two rates says little
-WIDTH, WIDTH_SGD = (
-    0.7,
-    1.5,
-)  # in log rate, how far the best rate is from where the stream or the curvature puts it
+# in log rate, how far the best rate is from where the stream or the curvature puts it
+WIDTH, WIDTH_SGD = 0.7, 1.5
 # Of the fall in the first half: where the second falls by more, these steps are not yet the training.
 SPEEDING = 0.6
 # Chosen on the networks of experiments/learning_rate/horizon.py, before those of second_population.py were trained.

@@ -249,9 +249,8 @@ class ModelCopies:
     @contextmanager
     def _in_place(self) -> Iterator[tuple[nn.Module, Optimizer]]:
         gathered: list[Any] = [module for module in self.bare.modules() if is_sharded(module)]
-        for module in (
-            gathered
-        ):  # after a pass without a backward one, whole weights stand in the place of their shards
+        # after a pass without a backward one, whole weights stand in the place of their shards
+        for module in gathered:
             module.reshard()
         parameters = list(self.bare.parameters())
         snapshot = [local(p).detach().clone() for p in parameters]

@@ -204,10 +204,8 @@ def root(gap: Gap, low: Tensor, high: Tensor, tolerance: float = EXACT) -> Tenso
     Each step replaces both sums by one pole each, matched in value and slope, and solves the quadratic; it converges
     quadratically and from one side [Bunch, Nielsen and Sorensen 1978]. A step that leaves the bracket is a bisection.
     """
-    x, step = (
-        0.5 * (low + high),
-        math.sqrt(tolerance),
-    )  # the error after a step is about the square of its length
+    # the error after a step is about the square of its length
+    x, step = 0.5 * (low + high), math.sqrt(tolerance)
     for _ in range(RATIONAL):
         sums = gap.values(x)
         left = sums[0] + sums[2] < 0  # g increases: the root is to the right

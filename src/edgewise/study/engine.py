@@ -285,9 +285,8 @@ def _prepare(case_text: str) -> None:
     if "numpy" in sys.modules:
         sys.modules["numpy"].random.seed(seed)
     if torch := sys.modules.get("torch"):
-        torch.default_generator.manual_seed(
-            seed
-        )  # torch.manual_seed writes down the stack for a GPU, each time
+        # torch.manual_seed writes down the stack for a GPU, each time
+        torch.default_generator.manual_seed(seed)
         if torch.cuda.is_initialized():
             torch.cuda.manual_seed_all(seed)
         if torch.get_num_threads() != 1:
@@ -389,9 +388,8 @@ def _on_cores(job: RunJob, cases: Iterable[str], workers: int) -> Iterator[Done]
             raise WorkerDied(str(death)) from death
         finally:
             with warnings.catch_warnings():
-                warnings.simplefilter(
-                    "ignore", UserWarning
-                )  # joblib's advice about cancelled cases: we mean to
+                # joblib's advice about cancelled cases: we mean to
+                warnings.simplefilter("ignore", UserWarning)
                 stream.close()
 
 

@@ -244,10 +244,8 @@ def prove(
             tuned[arm].append(run)
             tell((done + 1) / len(runs))
     arms = []
-    for (
-        name_of_arm,
-        tried,
-    ) in tuned.items():  # a run that diverged learned nothing: its final loss is its first
+    # a run that diverged learned nothing: its final loss is its first
+    for name_of_arm, tried in tuned.items():
         best = [run.best for run in tried]
         finals = [run.losses[0] if math.isinf(final := run.final()) else final for run in best]
         losses, rates_of_arm = tuple(tuple(run.losses) for run in best), tuple(run.rate for run in best)

@@ -135,10 +135,8 @@ def commit() -> str | None:
     try:
         head = _git(root, "rev-parse", "--short=7", "HEAD")
         changed = _git(root, "status", "--porcelain", "--untracked-files=no", "--", *code)
-    except (
-        OSError,
-        subprocess.SubprocessError,
-    ):  # git is not installed, or the repository is not readable to us
+    # git is not installed, or the repository is not readable to us
+    except (OSError, subprocess.SubprocessError):
         return None
     return head + "+" * bool(changed)
 

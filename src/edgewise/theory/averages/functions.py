@@ -43,9 +43,8 @@ class Pointwise:
 
 def expit(x: Array) -> Array:
     """1 / (1 + e^-x)."""
-    with np.errstate(
-        over="ignore"
-    ):  # far left the exponential is infinite and the quotient 0, as it should be
+    # far left the exponential is infinite and the quotient 0, as it should be
+    with np.errstate(over="ignore"):
         return np.asarray(1 / (1 + np.exp(-x)))
 
 

@@ -44,9 +44,7 @@ def graded_marks(centres: tuple[float, ...], smallest: float, largest: float) ->
     return np.unique(np.add.outer(np.asarray(centres, dtype=float), around))
 
 
-@cache
-def _legendre(order: int) -> tuple[Array, Array]:
-    return np.polynomial.legendre.leggauss(order)
+_legendre = cache(np.polynomial.legendre.leggauss)
 
 
 def panel_nodes(boundaries: Array, order: int = 8) -> tuple[Array, Array]:

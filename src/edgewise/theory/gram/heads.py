@@ -37,10 +37,8 @@ SETTLED = 0.05  # of the sum of squares of what blocks forget: what the blocks t
 WORKING = 220.0  # bytes per pair of tokens: the largest layer at work
 BETWEEN = 60.0  # bytes per pair of tokens and block: what the way back needs
 PER_PAIR, PER_TRIPLE = 7e-8, 2e-11  # seconds per head and pair of tokens, and for each further token
-PER_FEATURE, PER_PRODUCT = (
-    2.5e-8,
-    1.2e-10,
-)  # per head, token and entry of a head; per pair of tokens and entry
+# per head, token and entry of a head; per pair of tokens and entry
+PER_FEATURE, PER_PRODUCT = 2.5e-8, 1.2e-10
 SHARE = 0.8  # of the memory of the machine
 LONGEST = 24 * 3600.0  # seconds
 

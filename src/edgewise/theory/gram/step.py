@@ -149,9 +149,8 @@ class AttentionMemory:
 
     root: Root
     seed: int
-    groups: list[tuple[Heads, list[Real]]] = field(
-        default_factory=list
-    )  # with the probabilities of their parts
+    # with the probabilities of their parts
+    groups: list[tuple[Heads, list[Real]]] = field(default_factory=list)
 
     def recall(
         self, layer: Attention, mask: Mask, sampling: Sampling

@@ -112,10 +112,8 @@ def smoothed(u: Array, variance: float, step: float, n: Array, powers: int) -> d
     kernels = fine * np.array([*(_kernel(y, k) for k in range(1, powers + 1)), -y * _kernel(y, 1)]).T
     from scipy.special import ndtr
 
-    above, below = (
-        ndtr(distance) @ kernels[:, 0],
-        ndtr(-distance) @ kernels[:, 0],
-    )  # K_1 is the slope of 1 - K_0
+    # K_1 is the slope of 1 - K_0
+    above, below = ndtr(distance) @ kernels[:, 0], ndtr(-distance) @ kernels[:, 0]
     averages = (np.exp(-0.5 * distance**2) / (SQRT_TWO_PI * std)) @ kernels
     names = ("miss", *(str(k) for k in range(powers + 1)), "log")
     return {m: f.reshape(u.shape) for m, f in zip(names, (above, below, *averages.T), strict=True)}

@@ -100,7 +100,10 @@ class MomentTable:
             # Also for states that are remembered: a search must end at the same step again.
             if budget is not None:
                 budget.spend(SECONDS * np.count_nonzero(~inside))
-            self._fill(values, ~inside, self._from_quadrature(v[~inside], rho[~inside], names))
+            outside = zip(v[~inside], rho[~inside], strict=True)
+            states = [_one_state(float(a), float(b), self.tokens) for a, b in outside]
+            by_name = {name: np.array([getattr(state, name) for state in states]) for name in names}
+            self._fill(values, ~inside, by_name)
         return {name: values[name].reshape(shape) for name in names}
 
     def _from_table(self, v: Array, rho: Array, names: Names) -> dict[str, Array]:
@@ -111,19 +114,13 @@ class MomentTable:
         few = names == OverlapMoments._fields
         return self._splines.overlaps(v, rho) if few else self._splines.everything(v, rho)
 
-    def _from_quadrature(self, v: Array, rho: Array, names: Names) -> dict[str, Array]:
-        states = [_one_state(float(a), float(b), self.tokens) for a, b in zip(v, rho, strict=True)]
-        return {name: np.array([getattr(state, name) for state in states]) for name in names}
-
     @staticmethod
     def _fill(values: dict[str, Array], where: NDArray[np.bool_], part: dict[str, Array]) -> None:
         for name, value in values.items():
             value[where] = part[name]
 
 
-@lru_cache(maxsize=65536)
-def _one_state(variance: float, correlation: float, tokens: int) -> SoftmaxMoments:
-    return quadrature_moments(variance, correlation, tokens)
+_one_state = lru_cache(maxsize=65536)(quadrature_moments)
 
 
 def _checked(variance: ArrayLike, correlation: ArrayLike) -> tuple[Array, Array]:
