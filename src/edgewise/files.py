@@ -149,6 +149,16 @@ def read_arrays(
         raise BadInput(f"{type(error).__name__}: {error}") from error
 
 
+def require_unpacked(file: BinaryIO) -> None:
+    """Raise `BadZipFile` if an open zip file is smaller than what it claims to hold: `torch.save` does not compress."""
+    with zipfile.ZipFile(file) as archive:
+        claimed = sum(entry.file_size for entry in archive.infolist())
+    size = file.seek(0, os.SEEK_END)
+    file.seek(0)
+    if claimed > size:
+        raise zipfile.BadZipFile(f"it claims {claimed:,} bytes and has {size:,}")
+
+
 def _array(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> NDArray[Any]:
     """One array; its header is read first, and then the entry again from its beginning."""
     from numpy.lib import format as npy

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import shlex
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -252,8 +253,14 @@ def test_an_alarm_is_written_down_where_its_dossier_cannot_be(tmp_path: Path) ->
 def test_a_damaged_dossier_is_refused(tmp_path: Path) -> None:
     path, _ = dossier_of(encoder(), tmp_path / "run", list(batches(6))[5], nn.CrossEntropyLoss())
     whole = (path / "state.pt").read_bytes()
-    (path / "state.pt").write_bytes(b"")  # the error that this raises says nothing at all
-    with pytest.raises(BadInput, match=r"state.pt cannot be read \(EOFError"):
+    (path / "state.pt").write_bytes(b"")
+    with pytest.raises(BadInput, match=r"state.pt cannot be read \(BadZipFile: File is not a zip file"):
+        replay(path, encoder(), nn.CrossEntropyLoss())
+    with zipfile.ZipFile(path / "state.pt", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("archive/data/0", bytes(10**7))
+    with pytest.raises(
+        BadInput, match=r"state.pt cannot be read \(BadZipFile: it claims 10,000,000 bytes and has 9,8"
+    ):
         replay(path, encoder(), nn.CrossEntropyLoss())
     (path / "state.pt").write_bytes(whole)
     (path / "batch.pt").write_bytes(b"nonsense")

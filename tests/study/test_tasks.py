@@ -80,3 +80,7 @@ def test_what_is_not_there_is_said(tmp_path: Path) -> None:
     (tmp_path / "x.gz").write_bytes(gzip.compress(b"\1\2\3\4"))
     with pytest.raises(BadInput, match="not an IDX file"):
         tasks.read_idx(tmp_path / "x.gz")
+    for content in (b"\0\0\x08\1\x7f\0\0\0" + bytes(300), b"\0\0\x08\3\0\0"):
+        (tmp_path / "x.gz").write_bytes(gzip.compress(content))
+        with pytest.raises(BadInput, match="claims the shape"):
+            tasks.read_idx(tmp_path / "x.gz")

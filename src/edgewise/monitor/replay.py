@@ -27,7 +27,7 @@ from torch.optim import Optimizer
 
 from edgewise.arrays import Array
 from edgewise.errors import BadInput
-from edgewise.files import open_regular, read_text, whole_file
+from edgewise.files import open_regular, read_text, require_unpacked, whole_file
 from edgewise.models.readable import words
 from edgewise.models.state import random_streams
 from edgewise.monitor.alarm import Alarm
@@ -334,6 +334,7 @@ def _load(path: Path) -> dict[str, Any]:
     """Tensors and plain values only: nothing in the file is executed."""
     with open_regular(path) as file:
         try:
+            require_unpacked(file)
             values = torch.load(file, weights_only=True)
         except Exception as error:
             raise BadInput(

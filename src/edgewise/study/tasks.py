@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from edgewise.errors import BadInput
+from edgewise.files import LARGEST_ARRAYS
 
 Pair = tuple[Tensor, Tensor]
 FASHION = Path("/usr/share/datasets/fashion-mnist")
@@ -101,12 +102,15 @@ def fashion(folder: str | Path | None = None) -> Task:
 
 def read_idx(path: Path) -> np.ndarray:
     """Return an array of bytes in the IDX format: two zeros, type 8, rank, sizes (big-endian), data."""
-    data = gzip.decompress(path.read_bytes())
+    with gzip.open(path) as file:
+        data = file.read(LARGEST_ARRAYS)
     if data[:3] != b"\0\0\x08":
         raise BadInput(f"{path} is not an IDX file of bytes; it begins with {data[:4]!r}.")
-    rank = data[3]
-    sizes = np.frombuffer(data, ">i4", rank, 4)
-    return np.frombuffer(data, np.uint8, offset=4 + 4 * rank).reshape(sizes)
+    begin = 4 + 4 * data[3]
+    shape = tuple(np.frombuffer(data[4:begin], ">i4").tolist()) if len(data) >= begin else ()
+    if math.prod(shape) != len(data) - begin:
+        raise BadInput(f"{path} claims the shape {shape} in {len(data):,} bytes. Fetch it again.")
+    return np.frombuffer(data, np.uint8, offset=begin).reshape(shape)
 
 
 def _images(
