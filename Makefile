@@ -10,6 +10,7 @@
 # make canary  measure the cheapest case of every recipe again and compare it with what is committed; fails if one raises
 # make nightly whole recipes under ten minutes, slow tests, fuzz, planted mistakes; goes on where it stopped
 # make results measure every committed result again, cheapest first; goes on where it stopped (UNDER=10: minutes each)
+# make atlas   train the networks of experiments/atlas, hours; goes on where it stopped
 # make census  read every model of transformers, x-transformers, vit-pytorch and timm; hours, goes on where it stopped
 
 PYTHON ?= python3
@@ -17,7 +18,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: help demo test slow canary nightly results lint docs screenshots bench browser release-check census fuzz mutants clean
+.PHONY: help demo test slow canary nightly results atlas lint docs screenshots bench browser release-check census fuzz mutants clean
 
 help:
 	@sed -n 's/^# //p' Makefile
@@ -71,6 +72,9 @@ mutants: $(VENV)/.installed-mutants
 browser:
 	command -v chromium || { apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium; }
 	mkdir -p build/axe && cd build/axe && npm pack --silent axe-core@4 && tar -xzf axe-core-*.tgz
+
+atlas: $(VENV)/.installed
+	OMP_NUM_THREADS=1 nice $(BIN)/python -m experiments.atlas.run train
 
 # Models of strangers live in an environment of their own: timm brings a torchvision that need not fit the torch here.
 CENSUS := .venv-census

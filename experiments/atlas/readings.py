@@ -1,0 +1,98 @@
+"""What is said of the atlas before training: theory, measurement, audit and check of every start.
+
+Each network of `train.py` is asked once, at its first batch, and nothing of its training is known. The numbers are what
+a forecast of the slowdown may use; a verb that cannot answer is recorded with its own words.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+
+import edgewise
+from edgewise.errors import BadInput
+
+from .data import Data, data
+from .train import build
+
+
+def readings(case: dict[str, Any]) -> dict[str, Any]:
+    """Ask every verb about every start of one shape."""
+    torch.set_num_threads(1)
+    task = data(case["task"], case["tokens"])
+    return {"starts": [{"start": start} | _asked(case, task, start) for start in case["starts"]]}
+
+
+def _asked(case: dict[str, Any], task: Data, start: list[Any]) -> dict[str, Any]:
+    model = build(case, task, start)
+    stream = task.batches(case["batch"], case["seed"])
+    batches = [next(stream) for _ in range(3)]
+    questions: dict[str, Callable[[], dict[str, Any]]] = {
+        "predict": lambda: _verdict(edgewise.predict(model, (batches[0][0],))),
+        "measure": lambda: _verdict(edgewise.measure(model, (batches[0][0],))),
+        "audit": lambda: _audit(model),
+        "check": lambda: _check(model, task, batches),
+        "first": lambda: _first(model, task, batches[0]),
+    }
+    answers = {}
+    for name, question in questions.items():
+        try:
+            answers[name] = question()
+        except BadInput as error:
+            answers[name] = {"said": str(error)[:200]}
+    return answers
+
+
+def _verdict(trace: Any) -> dict[str, Any]:
+    """The changes over depth, what is forgotten, the probability and the outcome."""
+    verdict = edgewise.judge(trace)
+    chance = verdict.probability
+    return {
+        "outcome": str(verdict.outcome),
+        "probability": None if chance is None else _digits(chance.value),
+        "forgetting": None if chance is None else _digits(chance.forgetting),
+        **{name: _ends(trace, name) for name in ("norm", "separation", "log_gradient")},
+        "source": str(trace.provenance.source),
+    }
+
+
+def _ends(trace: Any, quantity: str) -> list[float | None] | None:
+    """A quantity at the embedding, in the middle and after the last block."""
+    if getattr(trace, quantity) is None:
+        return None
+    values = trace.blocks(quantity)
+    return [_digits(float(values[k])) for k in (0, len(values) // 2, -1)]
+
+
+def _audit(model: nn.Module) -> dict[str, Any]:
+    severities = [str(finding.severity) for finding in edgewise.audit_initialization(model)]
+    return {severity: severities.count(severity) for severity in sorted(set(severities))}
+
+
+def _check(model: nn.Module, task: Data, batches: list[Any]) -> dict[str, Any]:
+    optimizer = torch.optim.AdamW(model.parameters(), 1e-3)
+    report = edgewise.check(model, batches, lambda m, batch: task.loss(m(batch[0]), batch[1]), optimizer)
+    return {"kinds": sorted({f"{finding.severity}: {finding.kind}" for finding in report.findings})}
+
+
+def _first(model: nn.Module, task: Data, batch: Any) -> dict[str, Any]:
+    """The first loss beside that of the best constant answer, the size of the logits, the first gradient's norm."""
+    model.zero_grad()
+    outputs = model(batch[0])
+    loss = task.loss(outputs, batch[1])
+    loss.backward()
+    squares = sum(float(p.grad.square().sum()) for p in model.parameters() if p.grad is not None)
+    return {
+        "loss": _digits(float(loss.detach())),
+        "constant": _digits(task.constant),
+        "logits": _digits(float(outputs.detach().std())),
+        "gradient": _digits(math.sqrt(squares)),
+    }
+
+
+def _digits(value: float | None) -> float | None:
+    return float(f"{value:.5g}") if value is not None and math.isfinite(value) else None
