@@ -1,8 +1,8 @@
-"""All strangers by name, each with its half (`truth.half`)."""
+"""All strangers by name, each with its half (`truth.half`), or `third` for those of the third list."""
 
 from __future__ import annotations
 
-from . import attentions, huggingface, layers, layouts, misleading, registry, residuals, torch_parts
+from . import attentions, huggingface, layers, layouts, misleading, registry, residuals, third, torch_parts
 from .truth import STRANGERS, Stranger, half
 
 __all__ = [
@@ -14,7 +14,8 @@ __all__ = [
     "misleading",
     "registry",
     "residuals",
+    "third",
     "torch_parts",
 ]
-EVERYONE: dict[str, tuple[Stranger, str]] = {s.name: (s, half(s.name)) for s in STRANGERS}
+EVERYONE: dict[str, tuple[Stranger, str]] = {s.name: (s, s.part or half(s.name)) for s in STRANGERS}
 assert len(EVERYONE) == len(STRANGERS), "two strangers of one name"

@@ -62,7 +62,10 @@ class Truth:
 
 @dataclass(frozen=True)
 class Stranger:
-    """A model by name: where it is from, how it is made, what it is fed, and the truths of its stacks."""
+    """A model by name: where it is from, how it is made, what it is fed, and the truths of its stacks.
+
+    `part` is the list it belongs to; the models of the first list have none and are in one of its halves.
+    """
 
     name: str
     origin: str
@@ -70,6 +73,7 @@ class Stranger:
     batch: Callable[[], Any]
     truths: tuple[Truth, ...]
     package: str = ""
+    part: str = ""
 
     @property
     def missing(self) -> bool:
@@ -86,12 +90,17 @@ STRANGERS: list[Stranger] = []
 
 
 def stranger(
-    name: str, *truths: Truth, batch: Callable[[], Any], origin: str = "by hand", package: str = ""
+    name: str,
+    *truths: Truth,
+    batch: Callable[[], Any],
+    origin: str = "by hand",
+    package: str = "",
+    part: str = "",
 ) -> Any:
     """Register what makes the model, a class or a function."""
 
     def register(make: Any) -> Any:
-        STRANGERS.append(Stranger(name, origin, make, batch, truths, package))
+        STRANGERS.append(Stranger(name, origin, make, batch, truths, package, part))
         return make
 
     return register

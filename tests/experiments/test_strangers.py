@@ -19,9 +19,17 @@ def test_the_list_is_long_and_its_halves_are_alike() -> None:
     origins = Counter(stranger.origin for stranger, _ in EVERYONE.values())
     halves = Counter(half for _, half in EVERYONE.values())
     assert origins["by hand"] >= 60 and len(EVERYONE) - origins["by hand"] >= 40
-    assert min(halves.values()) >= 60
+    assert set(halves) == {"development", "blind", "third"} and min(halves.values()) >= 60
     assert sum(not stranger.truths[0].softmax for stranger, _ in EVERYONE.values()) >= 15
     assert EVERYONE["nanogpt"][1] == "blind" and EVERYONE["sum by torch.add"][1] == "development"
+
+
+def test_the_third_list_is_long_and_has_faults() -> None:
+    third = [stranger for stranger, half in EVERYONE.values() if half == "third"]
+    origins = Counter(stranger.origin for stranger in third)
+    assert origins["by hand"] >= 70
+    assert sum(stranger.truths[0].softmax for stranger in third) >= 60
+    assert sum(bool(stranger.truths[0].faults) for stranger in third) >= 5
 
 
 @pytest.mark.parametrize("name", NAMES)
