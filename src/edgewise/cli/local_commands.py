@@ -26,12 +26,36 @@ VARIABLE = "_EDGEWISE_COMPLETE"  # set by the script that the shell has loaded
 
 
 @click.command()
+@click.option(
+    "--selftest",
+    "tested",
+    is_flag=True,
+    help="Also run every verb on a small model on this machine's device.",
+)
+@click.option("--device", help="With --selftest: cpu, cuda or mps; default: what torch sees.")
 @json_option
-def doctor(as_json: bool) -> int:
-    """Print versions and what is available; the exit code is 70 when something needed is missing."""
+def doctor(as_json: bool, tested: bool, device: str | None) -> int:
+    """Print versions and what is available; the exit code is 70 when something needed is missing or does not work."""
+    if device is not None and not tested:
+        raise BadInput(
+            "--device is of --selftest, which is not given. Add --selftest, or leave --device out."
+        )
     facts = examine()
+    if tested and not facts["problems"]:
+        facts["selftest"] = _self_tested(device)
+        rows = facts["selftest"]["rows"]
+        facts["problems"] = [f"{r['verb']} {r['result']}: {r['note']}" for r in rows if r["result"] != "ok"]
     click.echo(json.dumps(facts) if as_json else _text(facts))
     return exit_codes.INTERNAL_ERROR if facts["problems"] else exit_codes.FINE
+
+
+def _self_tested(name: str | None) -> Document:
+    from edgewise.cli import selftest
+    from edgewise.progress import ProgressBar
+
+    device = selftest.chosen_device(name)
+    with ProgressBar() as bar:
+        return selftest.document(device, list(selftest.self_test(device, bar.say)))
 
 
 def examine() -> Document:
@@ -100,6 +124,14 @@ def _text(facts: Document) -> str:
         "optional": ", ".join(f"{n} {v}" for n, v in facts["optional"].items() if v) or "none installed",
     }
     lines = [f"{name:<13} {value}" for name, value in rows.items()]
+    if "selftest" in facts:
+        lines += [
+            f"selftest      every verb on {facts['selftest']['device']}, beside the processor in float64"
+        ]
+        lines += [
+            f"  {r['verb']:<12} {r['result']:<8} {r['seconds']:>5.1f} s  {r['note']}"
+            for r in facts["selftest"]["rows"]
+        ]
     return "\n".join([*lines, *(f"PROBLEM: {problem}" for problem in facts["problems"])])
 
 
