@@ -270,7 +270,7 @@ class Room(NamedTuple):
 # Tightening is editing these two tables. A new room adds its own line, and what it needs to the whole, in one commit.
 ROOMS = {
     "audit": Room(3, 774, 0.79, 0.10, 0),
-    "cli": Room(11, 2706, 0.62, 0.10, 0),
+    "cli": Room(12, 3015, 0.67, 0.10, 0),  # doctor --selftest: one function a verb
     "critical": Room(5, 1050, 0.82, 0.09, 0),  # with vector_field and perceptron_maps, which were verbs
     "explorer": Room(11, 3026, 0.55, 0.04, 0),
     "integrations": Room(4, 400, 0.89, 2.03, 3),
