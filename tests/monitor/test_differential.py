@@ -10,8 +10,9 @@ from torch import Tensor, nn
 
 from edgewise.monitor.alarm import AlarmKind
 from edgewise.monitor.cause_evidence import Evidence
-from edgewise.monitor.differential import mistakes, shift_of
-from edgewise.monitor.trials import label_information, of_symptom, rate_trial
+from edgewise.monitor.differential import mistakes, mostly_one_label, shift_of
+from edgewise.monitor.hooks import cross_entropy_of
+from edgewise.monitor.trials import Trial, label_information, of_symptom, rate_trial
 from tests.monitor.subjects import encoder
 
 
@@ -119,6 +120,39 @@ def test_rates_are_tried_on_a_copy_and_nothing_changes() -> None:
     assert all(p.grad is None for p in model.parameters())
     answer = of_symptom(AlarmKind.UPDATE_TOO_LARGE, e)
     assert "too high" in answer.cause and "Lower" in answer.advice
+
+
+def test_batches_learned_by_heart_say_nothing_about_the_rate() -> None:
+    assert not Trial(2.0, 0.5, 2.0, 2.4).learns and Trial(2.0, 0.5, 2.0, 1.4).learns
+    assert not Trial(2.0, 0.5).learns  # of no other batch
+
+
+def test_micro_batches_that_are_not_divided_are_tried() -> None:
+    e = evidence()
+    e.optimizers = [torch.optim.SGD(e.model.parameters(), 0.3)]
+    e.start = [(p, p.detach().clone()) for p in e.model.parameters()]
+    e.undivided = e.passes = 400
+    assert (
+        "400 backward passes are accumulated and not divided"
+        in of_symptom(AlarmKind.UPDATE_TOO_LARGE, e).cause
+    )
+    e.undivided = 1
+    assert "accumulated" not in of_symptom(AlarmKind.UPDATE_TOO_LARGE, e).cause
+
+
+def test_labels_that_the_loss_ignores_are_no_padding_in_it() -> None:
+    scores = torch.randn(128, 20, requires_grad=True)
+    labels = torch.randint(1, 20, (128,)).where(torch.arange(128) < 30, 0)
+    loss = nn.functional.cross_entropy(scores, labels, ignore_index=0)
+    found = cross_entropy_of(loss)
+    assert found is not None and int((found[1] == -100).sum()) == 98
+    call = (torch.randint(0, 20, (8, 16)),), {}
+    e = Evidence(nn.Embedding(20, 4), nn.CrossEntropyLoss(), [], [(call, (found, {}))])
+    assert mostly_one_label(e) is None
+    e.batches = [(call, ((scores, labels), {}))]
+    assert mostly_one_label(e) is not None
+    e.criterion = nn.CrossEntropyLoss(ignore_index=0)
+    assert mostly_one_label(e) is None
 
 
 def test_what_was_ruled_out_is_not_a_rival() -> None:

@@ -14,7 +14,7 @@ from torch import distributed as dist
 from torch import nn
 
 import edgewise
-from edgewise.monitor.distributed import joined, largest, mean, total
+from edgewise.monitor.instrument import joined, largest, mean, total
 from edgewise.monitor.watch import Watch
 from edgewise.monitor.watched_steps import KINDS
 from tests.monitor.subjects import batches, encoder, hugging_face, loss_of

@@ -152,6 +152,65 @@ def test_a_gradient_that_is_not_finite_is_said_though_the_loss_is() -> None:
     assert (handle.alarms[0].kind, handle.alarms[0].step) == (AlarmKind.NOT_A_NUMBER, 12)
 
 
+def loop(
+    steps: int,
+    start: Callable[[nn.Module, torch.optim.Optimizer, int], None] = lambda m, o, k: None,
+    scale: Callable[[int], float] = lambda k: 1.0,
+    due: Callable[[int], bool] = lambda k: True,
+    **options: Any,
+) -> Watch:
+    """A loop that learns to copy, without a criterion module; steps are made where they are due."""
+    torch.manual_seed(0)
+    model = encoder()
+    own = torch.optim.Adam(model.parameters(), 3e-3)
+    handle = watch(model, quiet=True, **options)
+    for k in range(steps):
+        x = torch.randint(0, 64, (4, 16))
+        start(model, own, k)
+        loss = nn.functional.cross_entropy(model(x).flatten(0, 1), x.flatten())
+        (loss * scale(k)).backward()
+        if due(k):
+            own.step()
+            own.zero_grad()
+        elif not math.isfinite(scale(k)):
+            own.zero_grad()
+    handle.close()
+    assert handle.error == ""
+    return handle
+
+
+def test_a_scale_that_overflows_is_named_unless_the_step_is_skipped() -> None:
+    def scale(k: int) -> float:
+        return math.inf if k == 12 else 1.0
+
+    assert named(loop(15, scale=scale), "gradients of the step are not finite", "not skipped").step == 12
+    assert loop(15, scale=scale, due=lambda k: k != 12).alarms == []
+
+
+def test_steps_that_stop_are_named() -> None:
+    alarm = named(loop(60, due=lambda k: k < 10), "optimizer.step() is not called")
+    assert alarm.kind is AlarmKind.GRADIENT_ADDS_UP
+
+
+def test_freezing_what_trained_is_named_and_thawing_is_not() -> None:
+    def freeze(k: int, model: nn.Module, on: bool) -> None:
+        if k == 20:
+            model[1].requires_grad_(on)  # type: ignore[index, operator]
+
+    handle = loop(40, lambda m, o, k: freeze(k, m, False), everything=True)
+    assert [a.kind for a in handle.alarms] == [AlarmKind.PARAMETERS_STILL]
+    assert "frozen" in handle.alarms[0].cause
+
+
+def test_moments_that_are_lost_explain_the_jump_that_follows() -> None:
+    def lose(_: nn.Module, optimizer: torch.optim.Optimizer, k: int) -> None:
+        if k == 40:
+            for state in optimizer.state.values():
+                state["exp_avg_sq"].zero_()
+
+    assert named(loop(60, lose), "optimizer's state", "before step 40").kind is AlarmKind.LOSS_SPIKE
+
+
 def test_a_constant_loss_is_said() -> None:
     facts = StepFacts()
     found = [d for k in range(SAME) for d in facts.see([1e-3], 2.5)]

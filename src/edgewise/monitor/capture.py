@@ -9,6 +9,7 @@ Shapes: S sequences, T tokens of a stream, K keys, Q queries; unfilled places ar
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeVar
@@ -19,6 +20,7 @@ from torch import Tensor, nn
 from edgewise.models.inputs import tensors
 from edgewise.models.state import preserved
 from edgewise.monitor.hooks import (
+    IGNORED,
     DeferredNorm,
     DeferredRead,
     DeferredReads,
@@ -492,6 +494,13 @@ class BatchMemory(ModelHook):
         found = cross_entropy_of(loss)
         if found is not None:
             self.last, self.logs = (call, (found, {})), True
+
+    def heard(self) -> float:
+        """The cross-entropy that was heard in this step's graph; not a number where there was none."""
+        seen = self.last[1]
+        if not self.logs or seen is None:
+            return math.nan
+        return float(torch.nn.functional.nll_loss(*seen[0], ignore_index=IGNORED))
 
     def stepped(self) -> None:
         """A sampled step begins: remember its batch, and let go of the graph behind it."""

@@ -18,9 +18,9 @@ from edgewise.models.inputs import tensors
 from edgewise.models.restoration import undone
 from edgewise.monitor.capture import Call
 from edgewise.monitor.facts import RateSeries
+from edgewise.monitor.hooks import IGNORED
 from edgewise.monitor.loss_detectors import Detection
 
-IGNORED = -100  # torch's ignore_index
 COMPARED = 1 << 16  # numbers of a prediction that are compared with the output
 
 Take = Callable[[Tensor], Tensor]
@@ -154,13 +154,18 @@ class Evidence:
     trials: bool = True
     start: Start | None = None  # the weights before the first step
     rates: RateSeries = field(default_factory=RateSeries)  # of the steps so far
-    rewritten: int | None = (
-        None  # the step before which something else than an optimizer changed weights, lately
-    )
+    rewritten: tuple[int, str] | None = None  # the step before which something else than an optimizer
+    # changed weights, or the state of the optimizer, lately, and which
     optimizers_made: int = 1  # that moved the whole model
     rows: int = 0
     loss_factor: float = 1.0  # by which the criterion's loss is multiplied before backward()
+    undivided: int = 1  # backward passes that a step takes, if their losses are not divided by their number
+    passes: int = 1  # and if they are
+    clip: float = math.inf  # the norm of the gradient of now, if it was made smaller after the backward pass
+    learned: bool = False  # the loss is well below the first
+    least: float = math.inf  # the loss of knowing nothing: the first, or that of equal chances
     suspects: Sequence[StartFact] = ()  # facts that do not hold at the start, and only explain a symptom
+    examined: bool = False  # facts about the start were asked
     earlier: tuple[Call, Call | None] | None = None  # a batch of some forty rows ago
 
     @property
@@ -182,6 +187,20 @@ class Evidence:
             value = seen[0][1] if len(seen[0]) > 1 else seen[1].get("target")
         whole = isinstance(value, Tensor) and not value.is_floating_point()
         return value if whole else None
+
+    def size(self) -> int:
+        """Count the labels of the last batch, or the numbers of its first input."""
+        call = self.call
+        known = self.labels()
+        given = [known] if known is not None else tensors([*call[0], *call[1].values()]) if call else []
+        return next((t.numel() for t in given), 0)
+
+    def counted(self) -> Tensor | None:
+        """The labels of the last batch with those that the loss ignores as -100."""
+        labels, ignored = self.labels(), getattr(self.criterion, "ignore_index", IGNORED)
+        return (
+            labels if labels is None or ignored == IGNORED else labels.masked_fill(labels == ignored, IGNORED)
+        )
 
     def ids(self) -> Tensor | None:
         """Token ids (sequences, tokens) of the last batch."""

@@ -98,7 +98,7 @@ def labels_of_inputs(e: Evidence) -> Detection | None:
     ids, labels = pair
     found = shift_of(ids, labels)
     right = 0 if e.shifted_inside else 1
-    if found is not None and found != right and (found > right or (found < 0 and _looks_causal(e))):
+    if found is not None and found != right and (found > right or (found < 0 and looks_causal(e))):
         inside = " before the model shifts them once more" if e.shifted_inside else ""
         return _mistake(
             f"The label of a token is the input {found} places further{inside} ({CERTAIN:.0%} agree).",
@@ -106,7 +106,7 @@ def labels_of_inputs(e: Evidence) -> Detection | None:
             + (": they are shifted twice" if found == right + 1 else ": the shift goes the wrong way"),
             f"Shift the labels so that the label of token t is token t + {right}.",
         )
-    if found == 0 == right - 1 and _looks_causal(e):
+    if found == 0 == right - 1 and looks_causal(e):
         return _mistake(
             "The label of a token is that token itself, which a causal model is given.",
             "labels are not shifted: the model is asked for the token that it sees",
@@ -177,7 +177,7 @@ def agreement(ids: Tensor, labels: Tensor, shift: int) -> float:
 
 def aligned(e: Evidence) -> tuple[Tensor, Tensor] | None:
     """ids (B, T) and labels (B, T or T - 1), if the labels are one for each token."""
-    ids, labels = e.ids(), e.labels()
+    ids, labels = e.ids(), e.counted()
     if ids is None or labels is None:
         return None
     rows, length = ids.shape
@@ -196,7 +196,7 @@ def _other_rows(ids: Tensor, labels: Tensor, shift: int) -> float:
     return share if share >= 0.5 else 0.0
 
 
-def _looks_causal(e: Evidence) -> bool:
+def looks_causal(e: Evidence) -> bool:
     moved = _changed(e)
     return moved is not None and moved.later and not moved.earlier
 
@@ -304,7 +304,7 @@ def same_batch(e: Evidence) -> Detection | None:
 
 def constant_inputs(e: Evidence) -> Detection | None:
     """Inputs, or labels, that are all one value."""
-    ids, labels = e.ids(), e.labels()
+    ids, labels = e.ids(), e.counted()
     if ids is not None and ids.numel() > 16 and int(ids.min()) == int(ids.max()):
         return _mistake(
             f"All {ids.numel()} tokens of the batch are {int(ids.min())}.",
@@ -336,7 +336,7 @@ def constant_inputs(e: Evidence) -> Detection | None:
 
 def mostly_one_label(e: Evidence) -> Detection | None:
     """Labels that are mostly one token of a vocabulary: padding that counts in the loss."""
-    labels, x = e.labels(), e.prediction
+    labels, x = e.counted(), e.prediction
     kept = None if labels is None else labels[labels != IGNORED]
     classes = 0 if x is None or x.dim() < 2 else x.shape[1]
     if kept is None or kept.numel() < 64 or classes < 16 or e.ids() is None:

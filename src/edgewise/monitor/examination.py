@@ -37,9 +37,9 @@ from edgewise.monitor.facts import (
 )
 from edgewise.monitor.hooks import Switch
 from edgewise.monitor.instrument import Instrument
-from edgewise.monitor.loss_detectors import Detection
+from edgewise.monitor.loss_detectors import WAIT, Detection
 from edgewise.monitor.places import Places
-from edgewise.monitor.series import History
+from edgewise.monitor.series import LARGEST, LONG, History
 
 EARLY = (2, 9, 19, 39, 99, 199)  # rows behind which the numbers at hand are tested
 COPIED = (2, 59)  # and a few passes are made on the model as it is
@@ -49,6 +49,8 @@ LATELY = 60  # steps for which a change of the weights explains a symptom
 CAME_BACK = 0.15  # of a jump of the loss is left when it has come back
 BACK = 6  # steps in which the loss must come back for a jump to be one batch's
 OF_DATA = (AlarmKind.LOSS_SPIKE, AlarmKind.UPDATE_TOO_LARGE)  # which data that is new may bring about
+EVENTS = (AlarmKind.LOSS_SPIKE, AlarmKind.BAD_BATCH)  # which weights that were overwritten bring about
+MOVEMENTS = (AlarmKind.UPDATE_TOO_LARGE, AlarmKind.ENTROPY_COLLAPSE)  # of networks that learn, too
 STATES = (AlarmKind.RANK_COLLAPSE, AlarmKind.LEFT_PREDICTION, AlarmKind.NOT_LEARNING)
 TRIALS = 20.0  # seconds after which no more rates are tried in a run
 IDLE = 5  # steps without a backward pass of their own, after which that is said
@@ -56,10 +58,16 @@ FOREIGN = 10  # steps of optimizers that hold nothing of the model, after which 
 
 
 START_ROWS = 3  # batches that the facts about the start are asked on
-START_STEPS, START_SECONDS = (
-    25,
-    0.5,
-)  # what asking them costs, in steps of the training, and may cost in seconds
+START_STEPS, START_SECONDS = 25, 1.5  # what asking them costs, in steps of the training; and may, in seconds
+CURRICULUM = "the data changed"  # and are still known better than by an untrained network
+FLAT, OPENING = (
+    0.98,
+    10,
+)  # of the mean of so many first losses: one that does not fall below has learned nothing
+SHORTEST = 100  # steps of a run of which that is said at its end
+WELL = 0.8  # of the first loss: below it the network has learned at its rate
+CLIPPED = 0.95  # of the gradient that arrived is used: it was made smaller
+SHRUNK = 8  # times fewer labels in a batch than before, which explains a loss that rises
 
 
 Facts = Callable[[Evidence], Sequence[StartFact]]
@@ -106,6 +114,7 @@ class Examination:
         self._own: list[float] = []  # the training's own time as the first sampled steps began
         self.custody = Custody(places.model)
         self._made = 0  # optimizers that moved the model
+        self._examined = False  # whether the facts about the start were asked
         self.suspects: list[StartFact] = []  # of the start: what explains a symptom, should there be one
         self.backward = BackwardFacts()
 
@@ -146,6 +155,7 @@ class Examination:
             evidence = self.evidence()
             evidence.optimizers = self.optimizers if len(self.optimizers) == 1 else []
             found = self._facts(evidence)
+            self._examined = True
         self.suspects = [each for each in found if not each.certain]
         return [each.detection for each in found if each.certain]
 
@@ -174,13 +184,14 @@ class Examination:
         """A step is over, sampled or not."""
         self._step = step
         found = self.steps.see([float(g.get("lr", math.nan)) for g in optimizer.param_groups], loss)
-        if self.custody.changed == step and self.history.losses.restless:
+        losses, custody = self.history.losses, self.custody
+        if custody.costs(step, losses.rise, losses.restless):
             found.append(
                 Detection(
                     AlarmKind.LOSS_SPIKE,
                     None,
-                    f"Weights changed between two steps, and the loss is {loss or math.nan:.3g} at the next.",
-                    *trials.rewritten(step),
+                    f"Between two steps {custody.what} changed, and the loss is {loss or math.nan:.3g} at the next.",
+                    *trials.rewritten((step, custody.what)),
                     topic="rewritten",
                 )
             )
@@ -190,8 +201,29 @@ class Examination:
             found += self._plateau(step)
         return found
 
+    def broken_step(self, step: int) -> Detection | None:
+        """A step begins: say so if its gradients are not finite though the loss is; one that is left out is fine."""
+        began, self.backward.broken = self.backward.broken, 0.0
+        if not began or not self._gradients_broken():
+            return None
+        return Detection(
+            AlarmKind.NOT_A_NUMBER,
+            None,
+            f"The loss of step {step} is finite, backward() begins at {began}, and the step is made.",
+            "the gradients of the step are not finite: the loss is multiplied by a scale that overflows, or by what is "
+            "not finite, before backward(), and the step is not skipped",
+            (),
+            "Skip the step (GradScaler does), and lower the scale; then go back to the last checkpoint.",
+            topic="gradient not finite",
+        )
+
+    def _gradients_broken(self) -> bool:
+        gradients = [p.grad for p in self.places.model.parameters() if p.grad is not None]
+        return not all(bool(g.isfinite().all()) for g in gradients)
+
     def idle_step(self) -> Detection | None:
         """A step begins: say so once if many had no backward pass of their own."""
+        self.backward.stepped()
         fresh, self._heard = self.backward.count > self._heard, self.backward.count
         self._idle += not fresh
         if fresh or not self.backward.count or self._idle != IDLE:
@@ -225,6 +257,12 @@ class Examination:
         output, prediction = output_of(self.batch.output), prediction_of(self.batch.last[1])
         if output is not None and prediction is not None:
             self._path = path_of(output, prediction, logs=self.batch.logs)
+        losses, norm = self.history.losses, self.history.at("gradient_norm")
+        made_smaller = self.probe.scale < CLIPPED and len(norm) > 0
+        changed, first = self.custody.changed, math.exp(min(losses.first, LARGEST))
+        last = self.batch.recent[-1][1] if self.batch.recent else None
+        known = prediction_of(last) if prediction is None else prediction
+        classes = known.shape[1] if known is not None and known.dim() > 1 else 1
         return Evidence(
             self.places.model,
             nn.CrossEntropyLoss() if self.criterion is None and self.batch.logs else self.criterion,
@@ -239,32 +277,29 @@ class Examination:
             self.try_rates and self.clock.other < TRIALS,
             self._start,
             self.steps.rates,
-            self.custody.changed if max(self._step - LATELY, -1) < self.custody.changed else None,
+            (changed, self.custody.what) if max(self._step - LATELY, -1) < changed else None,
             self._made,
             self.history.count,
             self.backward.factor,
+            self.backward.undivided,
+            max(self.backward.passes, default=1),
+            math.exp(min(self.history.now[norm[0]], LARGEST)) if made_smaller else math.inf,
+            losses.level() < WELL * first,
+            max(first, math.log(classes)),
             self.suspects,
+            self._examined,
             self.batch.earlier[0] if self.batch.earlier else None,
         )
 
-    def locate(self, step: int, loss: float, *, after: bool = False) -> Detection | None:
-        """The first place that is not finite, once, before the step spreads it.
-
-        after: the criterion's loss is finite, and what backward() begins at is not
-        """
+    def locate(self, step: int, loss: float) -> Detection | None:
+        """The first place that is not finite, once, before the step spreads it."""
         if self._located:
             return None
         self._located = True
         call, seen = self.batch.last
         answer = trials.Answer()
         module = ""
-        if after:
-            cause = (
-                "the criterion's loss is finite, and what backward() begins at is not: look at how the loss is "
-                "computed from it (a product, a log, a division)"
-            )
-            answer = trials.Answer(cause)
-        elif self.alone:
+        if self.alone:
             with self._apart():
                 batch = None if call is None else (call, seen)
                 evidence = self.evidence()
@@ -283,9 +318,17 @@ class Examination:
             module,
         )
 
-    def _plateau(self, step: int) -> list[Detection]:
+    def at_end(self) -> list[Detection]:
+        """A run ends: say so if it has learned nothing."""
+        losses = self.history.losses
+        if not self.alone or self._step < SHORTEST or not losses.flat(FLAT):
+            return []
+        return self._plateau(self._step, last=True)
+
+    def _plateau(self, step: int, *, last: bool = False) -> list[Detection]:
         """Return whether a loss that does not fall has learned anything about the inputs, and if not, why."""
-        if self.history.losses.falls() is not False or self.history.losses.risen():
+        losses = self.history.losses
+        if not last and (losses.falls() is not False or losses.risen()):
             return []
         with self._apart():
             evidence = self.evidence()
@@ -293,7 +336,7 @@ class Examination:
             if known is None or known > trials.INFORMED:
                 return []
             answer = trials.of_symptom(AlarmKind.NOT_LEARNING, evidence)
-            if answer.cause or step >= LOOKS[1]:
+            if answer.cause or last or step >= LOOKS[1]:
                 return [
                     Detection(
                         AlarmKind.NOT_LEARNING,
@@ -311,6 +354,16 @@ class Examination:
         """The alarm with its cause, if a test decides it; None if it is withheld."""
         module = alarm.module or self._module(alarm.place)
         alarm = replace(alarm, module=module)
+        changed = self.custody.changed
+        if alarm.kind in EVENTS and not alarm.cause and alarm.step - WAIT <= changed <= alarm.step:
+            cause, could_be, advice = trials.rewritten((changed, self.custody.what))
+            return replace(alarm, cause=cause, could_be=could_be, advice=advice)
+        if (
+            alarm.kind is AlarmKind.NOT_A_NUMBER
+            and " gradient" in alarm.what
+            and not self._gradients_broken()
+        ):
+            return None  # there is none any more: parameters were frozen
         if alarm.cause or alarm.kind not in trials.OF_SYMPTOM or not self.alone:
             return alarm
         with self._apart():
@@ -319,21 +372,15 @@ class Examination:
 
     def _explained(self, alarm: Alarm) -> Alarm | None:
         evidence = self.evidence()
-        both = trials.earlier_batch(evidence) if alarm.kind in OF_DATA else None
-        if both is not None and _of_data(both, self.history.losses.before_rise()):
-            return replace(
-                alarm,
-                kind=AlarmKind.BAD_BATCH,
-                cause=f"the data changed: an earlier batch has a loss of {both[0]:.3g} with these weights, the "
-                f"last one {both[1]:.3g}",
-                advice="Nothing, if the data was meant to change (a curriculum, a new source).",
-            )
+        if (new := self._new_data(alarm, evidence)) is not None:
+            return new
         answer = trials.of_symptom(alarm.kind, evidence)
         if alarm.kind in STATES and not answer.cause and not self._gone(alarm):
             known = trials.label_information(evidence)
             if alarm.step < PLATEAU or (known is not None and known > trials.INFORMED):
                 return None
-        if alarm.kind is AlarmKind.UPDATE_TOO_LARGE and answer.ruled_out and not self.history.losses.risen():
+        young = alarm.kind is AlarmKind.LOGIT_GROWTH and len(self.history.losses) < LONG
+        if (young or alarm.kind in MOVEMENTS) and answer.ruled_out and not self.history.losses.risen():
             return None  # the steps were tried, and improve the network
         ruled_out = (*alarm.ruled_out, *answer.ruled_out)
         return replace(
@@ -342,6 +389,39 @@ class Examination:
             could_be=answer.could_be,
             advice=answer.advice or _next(alarm.kind, answer.could_be, ruled_out),
             ruled_out=() if answer.cause else ruled_out,
+        )
+
+    def _new_data(self, alarm: Alarm, evidence: Evidence) -> Alarm | None:
+        """The alarm with the data as its cause, if an earlier batch tells it from the last one."""
+        if alarm.kind not in OF_DATA + STATES or evidence.earlier is None:
+            return None
+        before, now = (
+            replace(evidence, batches=[b]).size() for b in (evidence.earlier, evidence.batches[-1])
+        )
+        if alarm.kind in OF_DATA and now * SHRUNK <= before:
+            return replace(
+                alarm,
+                cause=f"batches have become smaller: the last one has {now} labels, an earlier one {before}, so that "
+                "the gradient is noisier at the same learning rate",
+                advice="Look at the sampler and at what filters, or lower the rate with the batch size.",
+            )
+        both = trials.earlier_batch(evidence)
+        usual = self.history.losses.before_rise() if alarm.kind in OF_DATA else evidence.least / 2
+        if both is None or not _of_data(both, usual, 1.15 if alarm.kind in OF_DATA else 1.5):
+            return None
+        words = f"an earlier batch has a loss of {both[0]:.3g} with these weights, the last one {both[1]:.3g}"
+        if alarm.kind in OF_DATA and both[1] < evidence.least:
+            return replace(
+                alarm,
+                kind=AlarmKind.BAD_BATCH,
+                cause=f"{CURRICULUM}: {words}",
+                advice="Nothing, if the data was meant to change (a curriculum, a new source).",
+            )
+        return replace(
+            alarm,
+            cause=f"the data or the labels are others than the network has learned (noise, another tokenizer, inputs "
+            f"and labels out of step): {words}, where knowing nothing would give {evidence.least:.3g}",
+            advice="Look at the batches from that step on: the shard, the tokenizer, the pairing of inputs and labels.",
         )
 
     def _gone(self, alarm: Alarm) -> bool:
@@ -388,9 +468,9 @@ class Examination:
         return [alarm for _, limit, alarm in due if not middle > limit]
 
 
-def _of_data(both: tuple[float, float], usual: float) -> bool:
-    """Return whether an earlier batch still has its usual loss, and the last one has another."""
-    return both[0] < 1.1 * usual + 0.02 and both[1] > 1.15 * both[0]
+def _of_data(both: tuple[float, float], usual: float, times: float) -> bool:
+    """Return whether an earlier batch still has its usual loss, and the last one has so many times that."""
+    return math.isfinite(usual) and both[0] < 1.1 * usual + 0.02 and both[1] > times * both[0]
 
 
 def _next(kind: AlarmKind, could_be: Sequence[str], ruled_out: Sequence[str]) -> str:

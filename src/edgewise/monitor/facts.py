@@ -39,6 +39,9 @@ SEPARATED = math.log(1e-6)  # tokens that differ by less than a thousandth of th
 REACHES = -28.0  # nats of the squared gradient from the last block to the first: a factor of 10^6
 LARGE = 0.1  # of the parameters that train: what is smaller may be unused on purpose
 GUARDED = 16  # parameters of which an entry is remembered from step to step
+MOMENTS = ("exp_avg", "exp_avg_sq", "momentum_buffer", "square_avg")
+NEVER = 40  # backward passes without a step, and twenty times the usual, after which steps have stopped
+FROZEN = 0.5  # of what trained does not any more
 ONE_HOT, OF_BLOCKS = 0.5, 0.75  # of the rows, in so many of the blocks
 
 
@@ -190,47 +193,40 @@ class GradientProbe(ModelHook):
 
     def detection(self) -> Detection | None:
         """What the last rows agree on, if it is wrong."""
-        if len(self.seen) < AGREE or len(set(self.seen)) > 1:
+        if len(self.seen) < AGREE or len(set(self.seen)) > 1 or self.seen[-1] not in WRONG:
             return None
-        state = self.seen[-1]
+        kind, sentence, cause, advice = WRONG[self.seen[-1]]
         at = f"at {self.name}, in the last {AGREE} rows"
-        if state == "adds up":
-            return Detection(
-                AlarmKind.GRADIENT_ADDS_UP,
-                None,
-                f"The gradient of a step is that of its own backward pass plus what the step before left ({at}).",
-                cause="gradients are not cleared between steps: optimizer.zero_grad() is missing, or comes too rarely",
-                module=self.name,
-            )
-        if state == "old":
-            return Detection(
-                AlarmKind.GRADIENT_ADDS_UP,
-                None,
-                f"The gradient of a step is the one that the step before used ({at}).",
-                cause="the optimizer steps with gradients of an earlier batch: its step comes before the backward pass",
-                advice="Call optimizer.step() after loss.backward().",
-                module=self.name,
-            )
-        if state == "changed":
-            return Detection(
-                AlarmKind.MISTAKE,
-                None,
-                f"The gradient that is used has a cosine below {CHANGED} with the one that arrived ({at}).",
-                cause="gradients are changed between the backward pass and the step (noise, masks, an exchange between "
-                "parameters): the step does not follow the gradient of the loss",
-                advice="Look at what is done with .grad after loss.backward().",
-                module=self.name,
-            )
-        if state == "cleared":
-            return Detection(
-                AlarmKind.NO_GRADIENT,
-                None,
-                f"A gradient arrives in the backward pass, and is zero or gone when the optimizer steps ({at}).",
-                cause="gradients are cleared between the backward pass and the step: zero_grad() is called too late",
-                advice="Call optimizer.zero_grad() before loss.backward(), not between it and optimizer.step().",
-                module=self.name,
-            )
-        return None
+        return Detection(kind, None, f"{sentence} ({at}).", cause, advice=advice, module=self.name)
+
+
+WRONG = {  # states of a gradient that no step may have: symptom, what was seen, cause, advice
+    "adds up": (
+        AlarmKind.GRADIENT_ADDS_UP,
+        "The gradient of a step is that of its own backward pass plus what the step before left",
+        "gradients are not cleared between steps: optimizer.zero_grad() is missing, or comes too rarely",
+        "",
+    ),
+    "old": (
+        AlarmKind.GRADIENT_ADDS_UP,
+        "The gradient of a step is the one that the step before used",
+        "the optimizer steps with gradients of an earlier batch: its step comes before the backward pass",
+        "Call optimizer.step() after loss.backward().",
+    ),
+    "changed": (
+        AlarmKind.MISTAKE,
+        f"The gradient that is used has a cosine below {CHANGED} with the one that arrived",
+        "gradients are changed between the backward pass and the step (noise, masks, an exchange between parameters): "
+        "the step does not follow the gradient of the loss",
+        "Look at what is done with .grad after loss.backward().",
+    ),
+    "cleared": (
+        AlarmKind.NO_GRADIENT,
+        "A gradient arrives in the backward pass, and is zero or gone when the optimizer steps",
+        "gradients are cleared between the backward pass and the step: zero_grad() is called too late",
+        "Call optimizer.zero_grad() before loss.backward(), not between it and optimizer.step().",
+    ),
+}
 
 
 def _probe(model: nn.Module, blocks: tuple[str, ...]) -> tuple[str, nn.Parameter | None]:
@@ -254,6 +250,24 @@ class ParameterAudit:
         self.steps: deque[int] = deque(maxlen=AGREE)
         self._before: list[tuple[str, nn.Parameter, Tensor, Tensor]] = []
         self._told: set[str] = set()
+        self._frozen: Detection | None = None
+
+    def _of_frozen(self, names: list[str], step: int) -> Detection | None:
+        """Most of what trained does not any more, and nothing else has taken its place."""
+        sizes = {n: p.numel() for n, p in self.model.named_parameters()}
+        share = sum(sizes[n] for n in names) / max(sum(sizes[n] for n in self.seen), 1)
+        if share < FROZEN or all(self.seen[n][-1] in ("none", "zero") for n in names):
+            return None
+        since = self.steps[-1] if self.steps else 0
+        return Detection(
+            AlarmKind.PARAMETERS_STILL,
+            None,
+            f"{_listed(names)} ({share:.0%} of what trained) do not require a gradient any more, since a step "
+            f"between {since + 1} and {step}.",
+            cause="parameters were frozen while the model trains (requires_grad is False): they learn nothing further",
+            advice="Undo it after an evaluation: requires_grad_(True); or use torch.no_grad() there.",
+            module=names[0],
+        )
 
     def before_step(self, step: int) -> None:
         """Look at all gradients, and remember the entry that each moves most."""
@@ -272,7 +286,9 @@ class ParameterAudit:
             else:
                 value = parameter.detach().flatten()[largest].clone()
                 self._before.append((name, parameter, largest, value))
-        if len(now) + len(self._before) and self.seen.keys() - now.keys() - {b[0] for b in self._before}:
+        gone = self.seen.keys() - now.keys() - {b[0] for b in self._before}
+        if len(now) + len(self._before) and gone:
+            self._frozen = self._of_frozen(sorted(gone), step)
             self.seen.clear()  # other parameters train now
             self.steps.clear()
         self._note(now)
@@ -300,6 +316,9 @@ class ParameterAudit:
 
     def detection(self, optimizers: Sequence[Optimizer], backwards: int = 1) -> Detection | None:
         """What the last audits agree on, if it is wrong; each of it once. backwards: passes that were heard."""
+        frozen, self._frozen = self._frozen, None
+        if frozen is not None:
+            return self._once("frozen", frozen)
         if len(self.steps) < AGREE or self.steps[-1] - self.steps[0] < SPAN or not self.seen:
             return None
         agreed = {
@@ -517,42 +536,100 @@ def states(audit: ParameterAudit) -> Counter[str]:
 
 
 class Custody:
-    """Whether weights keep their values from the end of a step to the beginning of the next: one entry of a few."""
+    """Whether weights and optimizer state keep their values from the end of a step to the next: one entry of a few."""
 
     def __init__(self, model: nn.Module) -> None:
         known = [p for p in model.parameters() if p.is_floating_point() and not hasattr(p, "to_local")]
         known = [p for p in known if p.dtype == known[0].dtype and p.device == known[0].device and p.numel()]
-        chosen = known[:: len(known) // GUARDED + 1]
-        self._entries = [p.detach().reshape(-1)[p.numel() // 2 :][:1] for p in chosen]
-        self._left: Tensor | None = None
+        self._chosen = known[:: len(known) // GUARDED + 1]
+        self._entries = _middles(self._chosen)
+        self._left: tuple[Tensor, Tensor | None] | None = None
         self.changed = -1  # the last step before which they did not
+        self.what = ""  # of them changed then
+        self.often = 0  # times that the loss rose with it, in a row
 
-    def leave(self) -> None:
+    def _state(self, optimizer: Optimizer) -> Tensor | None:
+        """An entry of each moment of the chosen parameters."""
+        states = [optimizer.state.get(p) or {} for p in self._chosen]
+        moments = [s[name] for s in states for name in MOMENTS if isinstance(s.get(name), Tensor)]
+        whole = [m for m in moments if m.numel() and m.dtype == moments[0].dtype and m.is_cpu]
+        return torch.cat(_middles(whole)) if whole else None
+
+    def leave(self, optimizer: Optimizer) -> None:
         """A step has ended."""
-        self._left = torch.cat(self._entries) if self._entries else None
+        self._left = (torch.cat(self._entries), self._state(optimizer)) if self._entries else None
 
-    def enter(self, step: int) -> None:
+    def enter(self, optimizer: Optimizer, step: int) -> None:
         """A step begins, and its gradients are complete."""
         left, self._left = self._left, None
-        if (
-            left is not None
-            and not torch.equal(left, torch.cat(self._entries))
-            and bool(left.isfinite().all())
+        if left is None or not bool(left[0].isfinite().all()):
+            return
+        weights, state = torch.cat(self._entries), self._state(optimizer)
+        if not torch.equal(left[0], weights):
+            self.changed, self.what = step, "weights"
+        elif (
+            left[1] is not None
+            and state is not None
+            and len(state) == len(left[1])
+            and not torch.equal(left[1], state)
         ):
-            self.changed = step
+            self.changed, self.what = step, "the optimizer's state"
+
+    def costs(self, step: int, rise: float, restless: bool) -> bool:
+        """Return whether the loss jumped as weights changed, or rose at each of the last three times."""
+        if self.changed != step:
+            return False
+        self.often = self.often + 1 if rise > 1.0 else 0
+        return restless or self.often >= AGREE
+
+
+def _middles(tensors: Sequence[Tensor]) -> list[Tensor]:
+    return [t.detach().reshape(-1)[t.numel() // 2 :][:1] for t in tensors]
 
 
 class BackwardFacts:
-    """What backward passes begin at, against the loss of the criterion, at sampled steps."""
+    """What backward passes begin at, against the loss of the criterion, and how many there are to a step."""
 
     def __init__(self) -> None:
         self.count = 0
+        self.since = 0  # the last step
+        self.passes: deque[int] = deque(maxlen=AGREE)  # of the last steps
+        self.broken = 0.0  # where a backward pass began though the loss is finite, if that is not
         self.factors: deque[float] = deque(
             maxlen=AGREE
         )  # of what backward() begins at over the criterion's loss
+        self._told = False
+
+    def begins(self) -> Detection | None:
+        """A backward pass begins; say so once if steps have stopped."""
+        self.count += 1
+        self.since += 1
+        most = max(self.passes, default=0)
+        if self._told or self.since < (max(NEVER, 20 * most) if most else 15 * NEVER):
+            return None
+        self._told = True
+        return Detection(
+            AlarmKind.GRADIENT_ADDS_UP,
+            None,
+            f"{self.since} backward passes have gone by without a step; "
+            + (
+                f"before, there were {most} to a step." if most else "no optimizer of this model has stepped."
+            ),
+            "optimizer.step() is not called any more: gradients add up, and the weights do not change",
+            (),
+            "Look at the condition under which optimizer.step() is called (accumulation, a scaler, a flag).",
+        )
+
+    def stepped(self) -> None:
+        """A step begins."""
+        if self.since:
+            self.passes.append(self.since)
+        self.since = 0
 
     def see(self, value: float, loss: float) -> None:
-        """Take in a backward pass that begins at a value, where the criterion's loss is known."""
+        """Take in a backward pass that begins at a value, where the loss is known."""
+        if math.isfinite(loss) and not math.isfinite(value):
+            self.broken = value
         if math.isfinite(value) and math.isfinite(loss) and abs(loss) > 1e-6:
             self.factors.append(value / loss)
 
@@ -562,6 +639,12 @@ class BackwardFacts:
         known = list(self.factors)
         same = len(known) == AGREE and all(abs(f - known[0]) < 1e-4 * abs(known[0]) for f in known)
         return known[0] if same else 1.0
+
+    @property
+    def undivided(self) -> int:
+        """Return how many passes a step takes, if their losses are known not to be divided by it; else 1."""
+        same = len(self.passes) == AGREE and len(set(self.passes)) == 1
+        return self.passes[0] if same and len(self.factors) == AGREE and abs(self.factor - 1) < 0.01 else 1
 
     def detection(self) -> Detection | None:
         """A loss that is negated."""

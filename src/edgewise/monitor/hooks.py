@@ -19,6 +19,8 @@ from torch.optim.optimizer import Optimizer
 
 from edgewise.monitor.budget import Clock
 
+IGNORED = -100  # torch's ignore_index
+
 
 class NullHook:
     """A hook that hears nothing; every part of it is deaf too."""
@@ -405,7 +407,10 @@ def _saved_factor(node: Any) -> Tensor | None:
 
 
 def cross_entropy_of(loss: Tensor) -> tuple[Tensor, Tensor] | None:
-    """Log probabilities and labels of the cross-entropy that a loss was computed from, as its graph keeps them."""
+    """Log probabilities and labels of the cross-entropy that a loss was computed from, as its graph keeps them.
+
+    Labels that it ignores are -100, whatever they were.
+    """
     nodes: list[Any] = [loss.grad_fn]
     for node in nodes:  # grows: breadth first
         if node is None or len(nodes) > 12:
@@ -415,7 +420,10 @@ def cross_entropy_of(loss: Tensor) -> tuple[Tensor, Tensor] | None:
             if before is None or before.name() != "LogSoftmaxBackward0":
                 return None
             try:
-                return before._saved_result.detach(), node._saved_target
+                target, ignored = node._saved_target, node._saved_ignore_index
+                ignored -= 2**64 if ignored >= 2**63 else 0  # torch keeps it without its sign
+                target = target if ignored == IGNORED else target.masked_fill(target == ignored, IGNORED)
+                return before._saved_result.detach(), target
             except RuntimeError:  # written over since
                 return None
         nodes += [following for following, _ in node.next_functions]

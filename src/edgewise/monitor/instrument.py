@@ -1,6 +1,8 @@
 """One sampled step, from hooks to numbers: buffers are read once, for all layers together, and reach the host once.
 
-Activations, gradients and attention are read as the optimizer's step begins, updates as it ends.
+Activations, gradients and attention are read as the optimizer's step begins, updates as it ends. Of several processes,
+all make one packed collective for a stored row: means are averaged, maxima are the largest, sums of squares of sharded
+matrices are added; what one finds wrong in its own batch, and how long it would wait, travel with the row.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch import distributed as dist
 from torch.utils.hooks import RemovableHandle
 
 from edgewise.arrays import Array
@@ -34,13 +37,49 @@ from edgewise.monitor.capture import (
     keys_within,
 )
 from edgewise.monitor.columns import HEAD_STATISTICS, StatisticLayout, StepSample
-from edgewise.monitor.distributed import Rule, largest, mean, total
 from edgewise.monitor.hooks import Switch, guarded, guarded_beside
 from edgewise.monitor.matrices import Matrices, loose, spectral_entropy
 from edgewise.monitor.operations import AttentionOperations, OperationAttention, OperationCapture
 from edgewise.monitor.places import AttentionPlace, Places
 from edgewise.monitor.referee import judged
 from edgewise.optim.parallel import by_name, whole
+
+
+class Processes:
+    """The processes of a run; with a group of None there is one."""
+
+    def __init__(self, group: Any = None) -> None:
+        self.group = group
+        self.size = 1 if group is None else dist.get_world_size(group)
+        self.rank = 0 if group is None else dist.get_rank(group)
+
+    def gather(self, values: Tensor) -> Tensor:
+        """(processes, n) from (n,) of each."""
+        if self.group is None:
+            return values[None]
+        parts = [torch.empty_like(values) for _ in range(self.size)]
+        dist.all_gather(parts, values.contiguous(), group=self.group)
+        return torch.stack(parts)
+
+
+Rule = Callable[[Tensor], Tensor]  # (processes, n) to (n,)
+
+
+def mean(each: Tensor) -> Tensor:
+    return each.mean(0)
+
+
+def largest(each: Tensor) -> Tensor:
+    return each.amax(0)
+
+
+def total(each: Tensor) -> Tensor:
+    return each.sum(0)
+
+
+def joined(each: Tensor, sizes: Sequence[int], rules: Sequence[Rule]) -> Tensor:
+    """One row (n,) of the rows (processes, n), part by part."""
+    return torch.cat([rule(part) for rule, part in zip(rules, each.split(list(sizes), 1), strict=True)])
 
 
 @dataclass(frozen=True)

@@ -90,7 +90,7 @@ def strange_input(history: History) -> Detection | None:
     if not len(loss) or not len(norm) or not abs(history.jump[norm[0]]) > JUMP:
         return None
     change = abs(_rise(history, int(norm[0])))
-    if not (change > -HALVED and _rise(history, int(loss[0])) > LOUDER):
+    if not (change > -HALVED and _rise(history, int(loss[0])) > LOUDER and history.jump[loss[0]] > TOGETHER):
         return None
     return Detection(
         AlarmKind.BAD_BATCH,

@@ -61,6 +61,7 @@ def _mean(values: Array) -> Array:
 RESTLESS, LOUD = 4.0, 0.1  # times the scatter, and nats, above its past: what asks for a row
 WEIGHT = 0.1  # of a loss in the running mean of its past
 RISEN, SURE = 0.15, 6.0  # of the first loss, and standard errors, above the lowest mean of 20 losses
+OPENING = 10  # losses that say where a run began
 LARGEST = 300.0  # nats: what is beyond has no square
 
 
@@ -72,6 +73,8 @@ class Losses:
         self.logs: deque[float] = deque(maxlen=LONG)
         self.first = math.nan
         self.restless = False  # whether the last one is far above its past
+        self.rise = 0.0  # of the last one above its past, in units of their scatter
+        self.opening: list[float] = []  # the first ones
         self._mean, self._scatter = math.nan, 0.0
         self._seen, self._lowest = 0, (math.inf, 0.0)  # mean and variance of the lowest 20 in a row
 
@@ -85,6 +88,9 @@ class Losses:
             self.first = self._mean = log
         away = log - self._mean if math.isfinite(log) else math.inf
         self.restless = len(self.logs) > FEWEST // 2 and away > max(RESTLESS * self._scatter, LOUD)
+        self.rise = away / max(self._scatter, FLOOR)
+        if len(self.opening) < OPENING:
+            self.opening.append(math.exp(min(log, LARGEST)))
         if math.isfinite(away):
             weight = WEIGHT / 4 if self.restless else WEIGHT
             self._mean += weight * away
@@ -104,6 +110,14 @@ class Losses:
     def since(self, gap: int) -> int:
         """How many losses there are of the last `gap` steps; 1 where only those of rows are seen."""
         return sum(step > self.steps[-1] - gap for step in self.steps)
+
+    def level(self) -> float:
+        """Return the mean of the last 20 losses; infinite with fewer."""
+        return self._level()[0] if len(self.logs) >= FEWEST else math.inf
+
+    def flat(self, part: float) -> bool:
+        """Return whether the last 20 losses are not below that part of the first ones."""
+        return self._seen >= LONG and self.level() > part * sum(self.opening) / len(self.opening)
 
     def before_rise(self) -> float:
         """Return the median loss of the steps before the last few."""

@@ -25,8 +25,7 @@ from edgewise.arrays import Array
 from edgewise.errors import BadInput
 from edgewise.monitor.alarm import Alarm
 from edgewise.monitor.columns import Column, slow_columns
-from edgewise.monitor.distributed import Processes
-from edgewise.monitor.instrument import Edge
+from edgewise.monitor.instrument import Edge, Processes
 from edgewise.monitor.places import WHOLE, Places, frozen
 from edgewise.monitor.run_folder import RunFolder, versions
 

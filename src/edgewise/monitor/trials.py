@@ -17,7 +17,7 @@ from edgewise.models.state import preserved
 from edgewise.monitor.alarm import AlarmKind
 from edgewise.monitor.capture import Call
 from edgewise.monitor.cause_evidence import IGNORED, Evidence, Start, from_start
-from edgewise.monitor.differential import agreement, aligned, mistakes
+from edgewise.monitor.differential import agreement, aligned, looks_causal, mistakes
 
 INFORMED = 0.02  # nats between true and shuffled labels: less is nothing learned about the inputs
 TRIAL_STEPS, TRIAL_SECONDS = 8, 10.0
@@ -28,15 +28,8 @@ RAISED, RAISED_WITHIN = (
 )  # factor of the learning rate within so many steps that explains what came with it
 LOWER = "Lower the learning rate tenfold, or warm up."
 MULTIPLIED = 50.0  # times the loss, beyond which a plain gradient step is another one
-OF_STEPS = (
-    "momentum",
-    "decay",
-    "groups",
-    "rate scale",
-    "eps",
-    "schedule",
-    "gradient at the step",
-)  # facts of `check`
+OF_STEPS = ("momentum", "decay", "groups", "rate scale", "gradient at the step")  # facts of `check`
+OF_STATES = ("frozen and fresh", "update ratio", "order not seen", "collapse", "weight scale", "schedule")
 STATIC = (
     AlarmKind.NOT_LEARNING,
     AlarmKind.RANK_COLLAPSE,
@@ -82,24 +75,23 @@ def of_symptom(kind: AlarmKind, e: Evidence) -> Answer:
     found = mistakes(e, copies=True)
     if found:
         return Answer(found[0].cause, found[0].advice)
-    rivals = dict.fromkeys(OF_SYMPTOM.get(kind, ()))
-    ruled_out: list[str] = []
-    if (known := _known(e, OF_STEPS)) is not None or (known := _multiplied(e)) is not None:
+    static = kind in STATIC
+    known = _known(e, static) or _multiplied(e) or _accumulated(e)
+    if known is not None:
         return known
-    if e.rewritten is not None and kind not in STATIC:
+    if e.rewritten is not None and not static:
         cause, _, advice = rewritten(e.rewritten)
         return Answer(cause, advice)
-    if "rate" in rivals and kind not in STATIC and e.rates.raised(RAISED_WITHIN) > RAISED:
+    rivals = dict.fromkeys(OF_SYMPTOM.get(kind, ()))
+    if e.examined:  # whether order matters was looked at: it would be among the suspects
+        rivals.pop("positions", None)
+    ruled_out: list[str] = []
+    if "rate" in rivals and not static and e.rates.raised(RAISED_WITHIN) > RAISED:
         return Answer(
             f"the learning rate is too high: it has risen to {e.rates.now:.2g}, "
             f"{e.rates.raised(RAISED_WITHIN):.3g} times what it was before, and the network left its past with it",
             "Go back to the rate before it was raised, or raise it more slowly.",
         )
-    if "labels" in rivals and unrelated_labels(e):
-        cause = (
-            "the labels have nothing to do with the inputs: they are neither the next tokens nor any nearby"
-        )
-        return Answer(cause, "Look at how inputs and labels are paired, shuffled and shifted.")
     if e.trials and "rate" in rivals:
         verdict, sentence = rate_trial(e)
         if verdict in ("rate", "slow") and verdict in rivals:
@@ -110,13 +102,25 @@ def of_symptom(kind: AlarmKind, e: Evidence) -> Answer:
             rivals.pop("rate", None)
             rivals.pop("slow", None)
             ruled_out.append(f"the learning rate ({sentence})")
-    if (known := _known(e)) is not None:
-        return known
-    return Answer(could_be=tuple(RIVALS[name] for name in rivals), ruled_out=tuple(ruled_out))
+    if "labels" in rivals and unrelated_labels(e):
+        cause = (
+            "the labels have nothing to do with the inputs: they are neither the next tokens nor any nearby"
+        )
+        return Answer(cause, "Look at how inputs and labels are paired, shuffled and shifted.")
+    others = [f"{each.detection.cause}: {each.detection.advice.rstrip('.')}" for each in e.suspects]
+    return Answer(could_be=(*(RIVALS[name] for name in rivals), *others[:2]), ruled_out=tuple(ruled_out))
 
 
-def rewritten(step: int) -> tuple[str, tuple[str, ...], str]:
-    """Cause, rivals and advice where something else than an optimizer changed weights."""
+def rewritten(change: tuple[int, str]) -> tuple[str, tuple[str, ...], str]:
+    """Cause, rivals and advice where something else than an optimizer changed weights, or its state."""
+    step, what = change
+    if what != "weights":
+        return (
+            f"{what} (its moments) was changed before step {step}, and not by a step: it was loaded in part, reset or "
+            "lost, so that the update is too large or another one",
+            (),
+            "Restore weights and optimizer from the same checkpoint, with all of its state.",
+        )
     return (
         f"weights were changed before step {step}, and not by an optimizer: they were overwritten, loaded, reset or "
         "zeroed in place",
@@ -125,36 +129,77 @@ def rewritten(step: int) -> tuple[str, tuple[str, ...], str]:
     )
 
 
-def _known(e: Evidence, kinds: Sequence[str] | None = None) -> Answer | None:
-    """A fact about the start that explains a symptom, of these kinds."""
-    found = (each.detection for each in e.suspects if kinds is None or each.kind in kinds)
-    first = next(found, None)
+def _known(e: Evidence, static: bool) -> Answer | None:
+    """A fact about the start that explains a symptom: of states, and of movements."""
+    kinds = OF_STATES if static else OF_STEPS
+    first = next((each.detection for each in e.suspects if each.kind in kinds), None)
     return None if first is None else Answer(first.cause, first.advice)
+
+
+def _plain(e: Evidence) -> bool:
+    """Return whether the steps of the optimizer are in proportion to the gradient."""
+    return all("exp_avg_sq" not in state for o in e.optimizers for state in list(o.state.values())[:3])
 
 
 def _multiplied(e: Evidence) -> Answer | None:
     """A loss that is multiplied by far more or less than one, with an optimizer whose steps follow the gradient."""
-    plain = all("exp_avg_sq" not in state for o in e.optimizers for state in list(o.state.values())[:3])
     undone = e.gradient_scale * e.loss_factor if math.isfinite(e.gradient_scale) else e.loss_factor
-    if not plain or 1 / MULTIPLIED < abs(undone) < MULTIPLIED:  # a gradient scaler divides again
+    if not _plain(e) or 1 / MULTIPLIED < abs(undone) < MULTIPLIED:  # a gradient scaler divides again
         return None
     return Answer(
-        f"the loss is multiplied by {e.loss_factor:.3g} before backward(), so the learning rate is in effect too "
-        f"{'high' if abs(undone) > 1 else 'low'}: steps of this optimizer are in proportion to the gradient",
+        f"the loss is multiplied by {e.loss_factor:.3g} before backward() (summed, not averaged?), so the learning "
+        f"rate is in effect too {'high' if abs(undone) > 1 else 'low'}: steps of this optimizer are in proportion to "
+        "the gradient",
         "Call backward() on the mean loss, or divide the learning rate by that factor.",
+    )
+
+
+def _accumulated(e: Evidence) -> Answer | None:
+    """Gradients of several passes that are added and not divided, if that throws the first weights off."""
+    if e.undivided < 2 or not (e.trials and e.start is not None and _plain(e)) or e.learned:
+        return None
+    summed, single = _trained(e, float(e.undivided), e.start), _trained(e, 1.0, e.start)
+    if summed is None or single is None or not summed.rises or single.rises:
+        return None
+    return Answer(
+        f"the gradients of {e.undivided} backward passes are accumulated and not divided by their number, so that the "
+        f"learning rate is in effect {e.undivided} times too high: {single.words}, at {e.undivided} times the rate to "
+        f"{summed.after:.3g}",
+        "Divide the loss of each pass by the number of passes.",
     )
 
 
 def diverged(e: Evidence) -> Answer:
     """Why a loss became infinite: the rate, if the first weights are thrown off by it and learn with less."""
-    known = _known(e, OF_STEPS) or _multiplied(e)
+    known = _known(e, static=False) or _multiplied(e) or _accumulated(e)
     if known is not None:
         return known
-    if e.trials and e.start is not None:
-        verdict, words = _diverges(e, e.start)
-        if verdict:
-            return Answer(f"the learning rate is too high: {words}", LOWER)
+    if e.trials and (words := _diverges(e)):
+        return Answer(f"the learning rate is too high: {words}", LOWER)
     return Answer()
+
+
+@dataclass(frozen=True)
+class Trial:
+    """Mean losses before and after a few steps that are undone: of the batches they were made on, and of others."""
+
+    before: float
+    after: float
+    others_before: float = math.nan
+    others_after: float = math.nan
+
+    @property
+    def rises(self) -> bool:
+        return self.after > 1.02 * self.before
+
+    @property
+    def learns(self) -> bool:
+        """Return whether batches that no step was made on improved too: a few can be learned by heart."""
+        return self.others_after < self.others_before - 0.02 * abs(self.others_before)
+
+    @property
+    def words(self) -> str:
+        return f"from the first weights, {TRIAL_STEPS} steps take the loss from {self.before:.3g} to {self.after:.3g}"
 
 
 def rate_trial(e: Evidence) -> tuple[str, str]:
@@ -164,18 +209,15 @@ def rate_trial(e: Evidence) -> tuple[str, str]:
     Returns ("rate", "slow", "neither" or "" if undecided, a sentence with the losses).
     """
     began = time.perf_counter()
-    if e.start is not None:
-        verdict, words = _diverges(e, e.start)
-        if verdict:
-            return verdict, words
-    ends: dict[float, float] = {}
-    start = math.nan
+    if words := _diverges(e):
+        return "rate", words
+    tried: dict[float, Trial] = {}
     for factor in (1.0, 0.1, 10.0):
-        end = _trained(e, factor)
-        if end is None or time.perf_counter() - began > TRIAL_SECONDS:
+        trial = _trained(e, factor)
+        if trial is None or time.perf_counter() - began > TRIAL_SECONDS:
             return "", ""
-        ends[factor] = end[1]
-        start = end[0]
+        tried[factor] = trial
+    start, ends = tried[1.0].before, {factor: trial.after for factor, trial in tried.items()}
     words = (
         f"on a copy, {TRIAL_STEPS} steps on the last batches take the loss from {start:.3g} to {ends[1.0]:.3g}, with a "
         f"tenth of the rate to {ends[0.1]:.3g}, with ten times to {ends[10.0]:.3g}"
@@ -184,52 +226,63 @@ def rate_trial(e: Evidence) -> tuple[str, str]:
     if max(abs(end - start) for end in ends.values()) < least:  # nothing moves at all
         for factor in (1e3, 1e5):
             far = _trained(e, factor)
-            if far is not None and far[1] < start - least:
-                return "slow", f"{words}, with {factor:.0e} times to {far[1]:.3g}"
+            if far is not None and far.after < start - least and far.learns:
+                return "slow", f"{words}, with {factor:.0e} times to {far.after:.3g}"
     if ends[0.1] < min(start, ends[1.0]) - least and not ends[1.0] < start - least:
         return "rate", words
-    if ends[10.0] < min(start, ends[1.0]) - max(least, 4 * abs(start - ends[1.0])):
+    if ends[10.0] < min(start, ends[1.0]) - max(least, 4 * abs(start - ends[1.0])) and tried[10.0].learns:
         return "slow", words
     fine = ends[1.0] < start - least and ends[1.0] <= min(ends.values()) + least
     return ("neither", words) if fine else ("", words)
 
 
-def _diverges(e: Evidence, start: Start) -> tuple[str, str]:
-    """Whether the untrained network is thrown off at the rate and learns at a tenth or a hundredth of it."""
-    at = _trained(e, 1.0, start)
-    if at is None or not at[1] > 1.02 * at[0]:
-        return "", ""
+def _diverges(e: Evidence) -> str:
+    """Say how the untrained network is thrown off at the rate and learns at a tenth or a hundredth of it, if it is."""
+    if e.start is None or e.learned:  # a run that has learned was not thrown off
+        return ""
+    at = _trained(e, 1.0, e.start)
+    if at is None or at.after < 0.95 * at.before:
+        return ""
     for factor, name in ((0.1, "a tenth"), (0.01, "a hundredth")):
-        less = _trained(e, factor, start)
-        if less is not None and less[1] < 0.98 * less[0]:
-            return "rate", (
-                f"from the first weights, {TRIAL_STEPS} steps take the loss from {at[0]:.3g} to {at[1]:.3g}, with "
-                f"{name} of the rate to {less[1]:.3g}"
-            )
-    return "", ""
+        less = _trained(e, factor, e.start)
+        if less is not None and less.after < 0.98 * less.before and less.after < at.after - 0.05 * at.before:
+            return f"{at.words}, with {name} of the rate to {less.after:.3g}"
+    return ""
 
 
-def _trained(e: Evidence, factor: float, start: Start | None = None) -> tuple[float, float] | None:
-    """The mean loss of the last batches before and after a few steps that are undone; None if it is not known."""
-    batches = list(e.batches)[-2:]
+def _trained(e: Evidence, factor: float, start: Start | None = None) -> Trial | None:
+    """Train for a few steps on the last two batches, at so many times the rate; None if the loss is not known."""
+    batches, others = list(e.batches)[-2:], list(e.batches)[:-2]
+    if e.passes > 1:  # each is a part of what a step is made of
+        batches, others = list(e.batches), []
     if len(e.optimizers) != 1 or not batches:
         return None
     optimizer = e.optimizers[0]
     with from_start(e, start), torch.enable_grad():
         for group in optimizer.param_groups:
             group["lr"] = group["lr"] * factor
-        before = _mean_loss(e, batches)
+        before, others_before = _mean_loss(e, batches), _mean_loss(e, others)
         if before is None:
             return None
         for k in range(TRIAL_STEPS):
-            loss = e.loss(e.model, batches[k % len(batches)])
-            if loss is None or not loss.requires_grad:
-                return None
             optimizer.zero_grad()
-            loss.backward()
+            for batch in batches if e.passes > 1 else (batches[k % len(batches)],):
+                loss = e.loss(e.model, batch)
+                if loss is None or not loss.requires_grad:
+                    return None
+                (loss / len(batches) if e.passes > 1 else loss).backward()
+            if math.isfinite(e.clip):
+                nn.utils.clip_grad_norm_([p for g in optimizer.param_groups for p in g["params"]], e.clip)
             _plain_step(optimizer)
-        end = _mean_loss(e, batches)
-    return None if end is None else (before, end if math.isfinite(end) else math.inf)
+        end, others_end = _mean_loss(e, batches), _mean_loss(e, others)
+    if end is None:
+        return None
+    return Trial(
+        before,
+        end if math.isfinite(end) else math.inf,
+        math.nan if others_before is None else others_before,
+        math.nan if others_end is None else others_end,
+    )
 
 
 def _plain_step(optimizer: Optimizer) -> None:
@@ -242,7 +295,7 @@ def _plain_step(optimizer: Optimizer) -> None:
 def _mean_loss(e: Evidence, batches: Sequence[tuple[Call, Call | None]]) -> float | None:
     values = [e.loss(e.model, batch) for batch in batches]
     known = [float(v) for v in values if v is not None]
-    return sum(known) / len(known) if len(known) == len(batches) else None
+    return sum(known) / len(known) if known and len(known) == len(batches) else None
 
 
 def label_information(e: Evidence) -> float | None:
@@ -378,4 +431,8 @@ def unrelated_labels(e: Evidence) -> bool:
         return False
     ids, labels = pair
     kept = float((labels != IGNORED).float().mean())
+    call = e.call or ((), {})
+    tokens = [t for t in tensors([*call[0], *call[1].values()]) if not t.is_floating_point() and t.dim() > 1]
+    if len(tokens) > 1 + e.shifted_inside or not looks_causal(e):  # a translation, or a task of its own
+        return False
     return kept > 0.9 and max(agreement(ids, labels, s) for s in range(-3, 4)) < 0.5

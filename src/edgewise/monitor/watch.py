@@ -181,8 +181,11 @@ class Watch(WatchedSteps):
             raise BadInput("no step was sampled yet.")
         return trace_of(self.row(), self.said.about(), self._last_row[0])
 
-    def close(self) -> None:
-        """Take the hooks off, write what waits, say what was not seen and what it cost."""
+    def close(self, *, finished: bool = True) -> None:
+        """Take the hooks off, write what waits, say what was not seen and what it cost.
+
+        finished: the loop came to its end, so that what it has not learned is said
+        """
         if self._closed:
             return
         self._closed = True
@@ -191,6 +194,8 @@ class Watch(WatchedSteps):
             self._guarded(self._read_rest)
         if self._open:
             self._guarded(self._raise_held)
+            if finished:
+                self._guarded(lambda: self._raise_facts(self.examination.at_end(), sampled=False))
         self._detach()
         self.sinks.close()
         unseen = self.unseen
@@ -213,7 +218,7 @@ class Watch(WatchedSteps):
     def _close_at_exit(self, process: int) -> None:
         """Where the loop has ended without closing it; not in a process that was forked from this one."""
         if os.getpid() == process:
-            self.close()
+            self.close(finished=False)
 
     def __repr__(self) -> str:
         alarms = f"{len(self.alarms)} alarm{'' if len(self.alarms) == 1 else 's'}"
@@ -226,4 +231,4 @@ class Watch(WatchedSteps):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.close()
+        self.close(finished=kind is None)

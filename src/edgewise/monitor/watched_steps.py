@@ -29,11 +29,20 @@ from edgewise.monitor.capture import BatchMemory, extra_pass
 from edgewise.monitor.causes import Diagnosis
 from edgewise.monitor.columns import Column, StepSample, fast_columns
 from edgewise.monitor.detectors import near
-from edgewise.monitor.distributed import Processes, joined
-from edgewise.monitor.examination import Examination, Facts
+from edgewise.monitor.examination import CURRICULUM, Examination, Facts
 from edgewise.monitor.facts import audited
 from edgewise.monitor.hooks import BackwardListener, OptimizerSteps, Switch, guarded_beside, unscaled
-from edgewise.monitor.instrument import HOST, SLOW, SPECTRUM, Edge, Instrument, StreamChange, checked
+from edgewise.monitor.instrument import (
+    HOST,
+    SLOW,
+    SPECTRUM,
+    Edge,
+    Instrument,
+    Processes,
+    StreamChange,
+    checked,
+    joined,
+)
 from edgewise.monitor.loss_detectors import Detection
 from edgewise.monitor.places import NO_LOSS, UNHEARD, places_or_blind
 from edgewise.monitor.replay import Dossiers
@@ -240,15 +249,15 @@ class WatchedSteps:
     def _begins(self, optimizer: Optimizer) -> None:
         """The gradients of a step are complete."""
         if self._on_host:
-            self.examination.custody.enter(self.step)
-        if (found := self.examination.idle_step()) is not None:
-            self._raise_facts([found], sampled=False)
+            self.examination.custody.enter(optimizer, self.step)
+        found = [self.examination.idle_step(), self.examination.broken_step(self.step)]
+        self._raise_facts([each for each in found if each is not None], sampled=False)
         if self.switch.on and self.batch.passes and self.batch.last[0] is None:
             self.switch.on = False  # a step without a pass has no row
         if self._on_host and (self._reported is not None or self.instrument.loss_copy.heard):
             loss = float(self.instrument.loss) if self._reported is None else float(self._reported)
-            if not math.isfinite(loss) and (found := self.examination.locate(self.step, loss)) is not None:
-                self._raise_facts([found], sampled=self.switch.on)
+            place = None if math.isfinite(loss) else self.examination.locate(self.step, loss)
+            self._raise_facts([] if place is None else [place], sampled=self.switch.on)
         if self.switch.on:
             self._before_step(optimizer)
 
@@ -258,19 +267,19 @@ class WatchedSteps:
 
     def _hear_loss(self, loss: Tensor) -> None:
         """A backward pass begins: its loss is that of the step, unless a module or the loop gave one."""
-        self.examination.backward.count += 1
-        heard = self.instrument.loss_copy.heard
-        if self.switch.on:
-            self.batch.hear(loss)
-        if (self.switch.on or self._on_host) and heard:
-            value, own = float(loss.detach()), float(self.instrument.loss)
-            self.examination.backward.see(value, own)
-            if math.isfinite(own) and not math.isfinite(value):
-                found = self.examination.locate(self.step, value, after=True)
-                self._raise_facts([] if found is None else [found], sampled=self.switch.on)
+        backward = self.examination.backward
+        stopped = backward.begins()
+        self._raise_facts([] if stopped is None else [stopped], sampled=False)
+        heard, own = self.instrument.loss_copy.heard, math.nan
+        if self.switch.on or self._on_host:
+            value = float(loss.detach())
+            if self.switch.on or not math.isfinite(value):
+                self.batch.hear(loss)
+            own = float(self.instrument.loss) if heard else self.batch.heard()
+            backward.see(value, own)
         ours, self._passes = self.batch.passes > self._passes, self.batch.passes
         if ours and self._reported is None and not heard:
-            self._note_loss(unscaled(loss))
+            self._note_loss(own if backward.broken and math.isfinite(own) else unscaled(loss))
 
     def _note_loss(self, loss: float | Tensor) -> None:
         if not isinstance(loss, Tensor) or self.switch.on or self._on_host or loss.device.type in HOST:
@@ -334,7 +343,7 @@ class WatchedSteps:
         for alarm in self.examination.released(self.step, list(self.history.losses.logs)):
             self._raise(alarm, sampled=False)
         if self._on_host:
-            self.examination.custody.leave()
+            self.examination.custody.leave(optimizer)
         self.batch.forget()
         self.step += 1
         self._note_silence(self.budget.steps)
@@ -457,7 +466,7 @@ class WatchedSteps:
         if explained is None:
             self.diagnosis.postpone(alarm.kind)
             return
-        if explained.kind is AlarmKind.BAD_BATCH and explained.cause.startswith("the data changed"):
+        if explained.kind is AlarmKind.BAD_BATCH and explained.cause.startswith(CURRICULUM):
             self._tell("data", f"at step {alarm.since} {explained.cause}. That is no alarm.")
             return
         alarm = explained

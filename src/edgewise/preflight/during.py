@@ -48,6 +48,35 @@ TOPICS = {
     "half precision": "rounded",
     "rounded away": "rounded",
 }  # tests of the monitor that look for the same
+TOLD = (
+    "bounded outputs",
+    "data",
+    "decay",
+    "documents mixed",
+    "dropout",
+    "eps",
+    "far keys preferred",
+    "first loss",
+    "groups",
+    "half precision",
+    "label among inputs",
+    "label offset",
+    "labels",
+    "linear pair",
+    "loss and cross-entropy",
+    "momentum",
+    "norm size",
+    "padding row",
+    "past not seen",
+    "positions",
+    "rounded away",
+    "shared",
+    "sharp attention",
+    "skip",
+    "symmetric",
+    "target scale",
+    "update ratio",
+)  # warnings that no healthy training of the lists has had (experiments/preflight, experiments/mistakes): told at once
 PLACES = ("optimizer", "loss", "labels", "data", "step", "model")  # that are no modules
 
 
@@ -59,7 +88,7 @@ def watch(*arguments: Any, **options: Any) -> monitor.Watch:
 def facts_at_start(evidence: Evidence) -> Sequence[StartFact]:
     """Check the model with its first weights on the batches seen so far; everything is put back.
 
-    Errors are certain; warnings explain symptoms.
+    Errors are certain, and so are the warnings of `TOLD`; other warnings explain symptoms.
     """
     batches = [_batch(call, seen) for call, seen in evidence.batches]
     if not batches:
@@ -76,7 +105,16 @@ def facts_at_start(evidence: Evidence) -> Sequence[StartFact]:
             return ()
         report = check(evidence.model, batches, loss, optimizer)
     found = [item for item in report.findings if item.severity in ("error", "warning")]
-    return [_start(item) for item in found if item.kind != "does not run"]  # since it trains
+    warms_up = evidence.rates.raised(len(evidence.rates.recent)) > 1.0  # then steps are small on purpose
+    return [
+        _start(
+            item,
+            item.severity == "error"
+            or (item.kind in TOLD and not (item.kind == "update ratio" and warms_up)),
+        )
+        for item in found
+        if item.kind != "does not run"  # since it trains
+    ]
 
 
 @dataclass(frozen=True)
@@ -95,7 +133,7 @@ def _batch(call: Call, seen: Call | None) -> Batch:
     return {"inputs": call[0], "named": call[1], "seen": seen}
 
 
-def _start(item: CheckFinding) -> StartFact:
+def _start(item: CheckFinding, certain: bool) -> StartFact:
     cause = f"{item.sentence[0].lower()}{item.sentence[1:].rstrip('.')}"
     advice = f"{item.advice[:1].upper()}{item.advice[1:]}."
     place = "" if item.places[0] in PLACES else item.places[0]
@@ -112,5 +150,5 @@ def _start(item: CheckFinding) -> StartFact:
             place,
             TOPICS.get(item.kind, item.kind),
         ),
-        item.severity == "error",
+        certain,
     )
