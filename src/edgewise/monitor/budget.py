@@ -24,14 +24,11 @@ from threading import get_ident
 from typing import Any
 
 GAPS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)  # steps between two samples, so that most gaps are alike
-EVERY = (
-    0.2  # of the budget: where a sample costs more than this share of a step, every second one in calm times
-)
+# of the budget: where a sample costs more than this share of a step, every second one in calm times
+EVERY = 0.2
 AIM = 0.9  # of the budget is what samples are planned for
-CALM, NEAR = (
-    0.75,
-    0.85,
-)  # of the budget, in calm times, and when a detector is close; the rest is for jumps of the loss
+# of the budget, in calm times, and when a detector is close; the rest is for jumps of the loss
+CALM, NEAR = (0.75, 0.85)
 PAID = 200  # steps whose share is spent ahead
 TOTAL = 3.0  # seconds that a run may always cost
 SPREAD = 1000  # steps over which the total is spread, evenly over the logarithm of the step, as things change
@@ -121,10 +118,8 @@ class Budget:
         self._dearest = 0.0  # and of all but the first
         self._age = self._since = 0  # steps in all, and since the last sample
         self._first_step = 0.0  # seconds, which are more than those of others
-        self._not_before = [
-            0,
-            0,
-        ]  # steps in all before which a sample cannot be paid: in calm times, and else
+        # steps in all before which a sample cannot be paid: in calm times, and else
+        self._not_before = [0, 0]
 
     @property
     def elapsed(self) -> float:
@@ -156,9 +151,8 @@ class Budget:
         cost = self.clock.total - self._at_sample
         self._at_sample = self.clock.total
         self.samples += 1
-        if (
-            not self.sample_seconds
-        ):  # the first warms caches up and looks for masks, and says little about the others
+        # the first warms caches up and looks for masks, and says little about the others
+        if not self.sample_seconds:
             cost /= FIRST
         old = cost if self.samples <= 2 else self.sample_seconds
         self.sample_seconds = (1 - MEMORY) * old + MEMORY * cost

@@ -455,9 +455,8 @@ class BatchMemory(ModelHook):
         self.passes = 0  # that train, sampled or not
         self.last: tuple[Call | None, Call | None] = (None, None)  # of this step, sampled or not
         self.output: Any = None  # of the model, at a sampled step
-        self.logs = (
-            False  # whether the criterion was not called, and its arguments come from the graph of the loss
-        )
+        # whether the criterion was not called, and its arguments come from the graph of the loss
+        self.logs = False
         self.random = torch.empty(0, dtype=torch.uint8)
         self.autocast: str | None = None
 

@@ -145,9 +145,8 @@ class Evidence:
     batches: Sequence[tuple[Call, Call | None]]  # the last sampled, with what the criterion was called with
     weight_norms: tuple[float, float] = (math.nan, math.nan)  # of the first row and now
     gradient_scale: float = math.nan  # of the gradient that is used, over the one that arrived
-    skips: Sequence[
-        float
-    ] = ()  # how much of what enters each block leaves it, in the first row; 1 with a skip
+    # how much of what enters each block leaves it, in the first row; 1 with a skip
+    skips: Sequence[float] = ()
     modules: Sequence[str] = ()  # of the blocks
     prints: Sequence[int] = ()  # fingerprints of the last sampled batches
     path: OutputPath | None = None  # from the output to the prediction, if it is known

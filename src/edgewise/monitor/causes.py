@@ -20,11 +20,8 @@ from edgewise.monitor.loss_detectors import Detection, Detector, LossAlone, Loud
 from edgewise.monitor.series import JUMP, History
 
 STATES = (AlarmKind.RANK_COLLAPSE, AlarmKind.LEFT_PREDICTION)  # which last, and need not move
-EVENTS = (
-    AlarmKind.BAD_BATCH,
-    AlarmKind.LOSS_SPIKE,
-    AlarmKind.NOT_A_NUMBER,
-)  # which one batch may bring about
+# which one batch may bring about
+EVENTS = (AlarmKind.BAD_BATCH, AlarmKind.LOSS_SPIKE, AlarmKind.NOT_A_NUMBER)
 REACH = 160  # steps for which a rise of the loss is put down to the jump that it began with
 CLEAR = 0.5  # of the t-value of an alarm: a suspect with less is ruled out
 AGAIN = 40  # rows after which a kind that was withheld is asked again
@@ -42,12 +39,8 @@ CAUSES = {
     "gradient of the stream": "the gradient: it moved before anything else",
     "contribution of the weakest head": "one head: its contribution moved before anything else",
 }
-FALLS = {
-    "token separation",
-    "attention entropy",
-    "softmax gain",
-    "contribution of the weakest head",
-}  # when worse
+# when worse
+FALLS = {"token separation", "attention entropy", "softmax gain", "contribution of the weakest head"}
 GRADIENTS = {"gradient norm", "gradient of the stream"}
 SUSPECTS = {
     "attention": ("largest_logit", "entropy"),
@@ -154,9 +147,8 @@ class Diagnosis:
             if i is not None and history.since[i] >= 0
             else _lasting(detection.kind, step, history)
         )
-        if (
-            detection.kind is AlarmKind.BAD_BATCH
-        ):  # it would have another name if what drifts before it mattered
+        # it would have another name if what drifts before it mattered
+        if detection.kind is AlarmKind.BAD_BATCH:
             moved = [each for each in moved if each.since > step - history.gap]
         if detection.kind in (AlarmKind.BAD_BATCH, AlarmKind.LOSS_SPIKE):
             before = since if detection.kind is AlarmKind.LOSS_SPIKE else step

@@ -33,16 +33,13 @@ from edgewise.stability.lyapunov import SEVERITY_LIMITS
 GROWTH = math.log(1.5)  # within 40 steps
 TENFOLD = math.log(10.0)
 AHEAD = 100  # steps within which an overflow is foretold
-DOUBLES = (
-    200  # steps in which a logit doubles that grows too fast; learning takes longer where rows are far apart
-)
+# steps in which a logit doubles that grows too fast; learning takes longer where rows are far apart
+DOUBLES = 200
 SHARP = math.log(16.0)  # a logit of 16 leaves a ten-millionth to the other keys
 LASTING = 30  # steps
 FIRST, THROWN = 5, math.log(1e4)  # losses whose mean counts before there is a past; of the mean square
-NEAR, EARLY = (
-    0.6,
-    ("norm", "largest_logit", "update_ratio", "headroom"),
-)  # of an alarm's t-value, in what moves first
+# of an alarm's t-value, in what moves first
+NEAR, EARLY = (0.6, ("norm", "largest_logit", "update_ratio", "headroom"))
 BEYOND = 3.0  # times the change of the stream at the edge: at twice, healthy runs alarm (experiments/alarms/edge.py)
 CLOSED = math.log(4.0)  # times the largest logit at the start, where attention has closed
 APART = math.log(0.1)  # separation below which tokens count as alike, if they were not so at the start
@@ -58,9 +55,8 @@ def logit_growth(history: History) -> Detection | None:
         return None
     fading = history.trend("entropy")[0] < -0.5 * history.threshold
     fading &= history.slope[history.at("entropy")] < FADING / WINDOW  # a quarter within 40 steps
-    growing &= (fading | history.stalled) & ~history.slowing(
-        at
-    )  # learning slows down, an instability does not
+    # learning slows down, an instability does not
+    growing &= (fading | history.stalled) & ~history.slowing(at)
     i = _strongest(growing, t)
     if i is None:
         return None

@@ -60,10 +60,8 @@ FOREIGN = 10  # steps of optimizers that hold nothing of the model, after which 
 START_ROWS = 3  # batches that the facts about the start are asked on
 START_STEPS, START_SECONDS = 25, 1.5  # what asking them costs, in steps of the training; and may, in seconds
 CURRICULUM = "the data changed"  # and are still known better than by an untrained network
-FLAT, OPENING = (
-    0.98,
-    10,
-)  # of the mean of so many first losses: one that does not fall below has learned nothing
+# of the mean of so many first losses: one that does not fall below has learned nothing
+FLAT, OPENING = (0.98, 10)
 SHORTEST = 100  # steps of a run of which that is said at its end
 WELL = 0.8  # of the first loss: below it the network has learned at its rate
 CLIPPED = 0.95  # of the gradient that arrived is used: it was made smaller

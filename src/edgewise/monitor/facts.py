@@ -595,9 +595,8 @@ class BackwardFacts:
         self.since = 0  # the last step
         self.passes: deque[int] = deque(maxlen=AGREE)  # of the last steps
         self.broken = 0.0  # where a backward pass began though the loss is finite, if that is not
-        self.factors: deque[float] = deque(
-            maxlen=AGREE
-        )  # of what backward() begins at over the criterion's loss
+        # of what backward() begins at over the criterion's loss
+        self.factors: deque[float] = deque(maxlen=AGREE)
         self._told = False
 
     def begins(self) -> Detection | None:

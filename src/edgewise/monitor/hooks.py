@@ -123,9 +123,8 @@ class DeferredReads:
 
     def __init__(self) -> None:
         self.reads = 0
-        self.kept: dict[
-            type[DeferredRead], list[DeferredRead]
-        ] = {}  # by kind, those with a tensor, in the order they got it
+        # by kind, those with a tensor, in the order they got it
+        self.kept: dict[type[DeferredRead], list[DeferredRead]] = {}
         self.asked: list[tuple[GradientRequest, Tensor, int]] = []
         self.small = SMALL  # most numbers of a tensor that is kept, with so many places that keep one
 
@@ -224,9 +223,8 @@ class DeferredNorm(DeferredRead):
 
     @staticmethod
     def take(reads: Sequence[Any], tensors: list[Tensor]) -> None:
-        wide = (
-            torch.float64 if tensors[0].dtype == torch.float64 else torch.float32
-        )  # torch does not narrow it
+        # torch does not narrow it
+        wide = torch.float64 if tensors[0].dtype == torch.float64 else torch.float32
         norms = torch._foreach_norm(tensors, 2, dtype=wide)
         torch._foreach_copy_([read.buffer for read in reads], norms)
 

@@ -190,26 +190,23 @@ class Instrument:
         self._blocks = [[place.block for place in group.layers] for group in self.groups]
         self._most_heads = max([*places.heads, 0])
         self._sheet = StatisticLayout(places.depth)
-        self.samples = self._missed = (
-            0  # rows, and how many of the last that the referee looked at he refused in part
-        )
+        # rows, and how many of the last that the referee looked at he refused in part
+        self.samples = self._missed = 0
         self._activations: list[Tensor] = []
         self._shapes: list[torch.Size] = []  # of the parts of a row
         self._spans: list[tuple[slice, torch.Size]] = []  # and where they stand in it
         self._turn: tuple[AttentionPlace, Tensor, Tensor] | None = None
         self.change: StreamChange | None = None  # where a rehearsal was given
-        self.skips: list[
-            float
-        ] = []  # how much of what enters each block leaves it, of the first row; 1 with a skip
+        # how much of what enters each block leaves it, of the first row; 1 with a skip
+        self.skips: list[float] = []
         self.audit: tuple[float, float] = (math.nan, math.nan)  # of the last audited row
 
     def _attach_streams(self) -> None:
         p, find = self.places, self.places.model.get_submodule
         count = len(self.gradients)
         self.streams = torch.full((count, SEQUENCES, TOKENS, p.width), math.nan, device=self.device)
-        self._first_entries = self.streams.flatten(1)[
-            :, :1
-        ]  # one that is not a number makes all of its site's none
+        # one that is not a number makes all of its site's none
+        self._first_entries = self.streams.flatten(1)[:, :1]
         if not p.depth:
             return
         sizes = [self.sizes, *[self.sizes if p.streams else None] * p.depth]  # how long the sequences are

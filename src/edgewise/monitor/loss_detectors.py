@@ -79,9 +79,8 @@ TOGETHER = 5.0  # times their scatter, by which loss and gradient jump at once a
 PASSING = 10  # steps in which a jump of the loss that came between two rows is looked for
 PASSED = 10.0  # times the scatter of the loss, where the row of a bad batch is missing
 CLOSED = math.log(0.1)  # of the attention entropy at the start
-LEARNED = math.log(
-    8.0
-)  # of a small loss, whose logarithm scatters, if that brings it back to half of the first one
+# of a small loss, whose logarithm scatters, if that brings it back to half of the first one
+LEARNED = math.log(8.0)
 
 
 def strange_input(history: History) -> Detection | None:

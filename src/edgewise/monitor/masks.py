@@ -23,9 +23,8 @@ from torch import Tensor, nn
 from edgewise.monitor.capture import Sizes, tensor_in
 from edgewise.monitor.hooks import ModelHook, Switch
 
-LOW = (
-    -5e3
-)  # what is added to a logit to hide a key lies below: -10,000, the least number of a type, or -infinity
+# what is added to a logit to hide a key lies below: -10,000, the least number of a type, or -infinity
+LOW = -5e3
 
 
 class MaskReading(NamedTuple):

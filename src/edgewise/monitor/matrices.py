@@ -108,9 +108,8 @@ class Matrices:
         self.groups = 3 * places.depth + 1
         self.parameters: dict[str, nn.Parameter] = {}
         self.slices: list[Slice] = []
-        self.mixed: set[int] = (
-            set()
-        )  # blocks in which a parameter that is spread over processes has several roles
+        # blocks in which a parameter that is spread over processes has several roles
+        self.mixed: set[int] = set()
         for group, projection in _projections(places):
             self.slices += self._slices(projection, group)
         for block, parts in places.matrices.items():
@@ -123,9 +122,8 @@ class Matrices:
         self.sharded = any(_spread(parameter) for parameter in self.parameters.values())
         device = next(places.model.parameters()).device
         groups = np.array([s.group for s in self.slices], np.int64)
-        self._groups = np.stack(
-            [groups + i * self.groups for i in range(3)]
-        )  # of weights, gradients, updates
+        # of weights, gradients, updates
+        self._groups = np.stack([groups + i * self.groups for i in range(3)])
         self._weights = np.array([s.weight for s in self.slices])
         self._copied = _merged(self.slices)
         self._flat = Flat([s.size for s in self._copied], [math.prod(s.size) for s in self.slices], device)

@@ -90,16 +90,13 @@ class Places:
     embeddings: tuple[str, ...] = ()
     sequence_first: bool = True
     blind: list[str] = field(default_factory=list)
-    streams: tuple[
-        Operation, ...
-    ] = ()  # before the first block and behind every block, if these are no modules
+    # before the first block and behind every block, if these are no modules
+    streams: tuple[Operation, ...] = ()
     axes: tuple[str, ...] = ()  # of these streams
-    by_operation: list[AttentionOperations] = field(
-        default_factory=list
-    )  # attention seen where it is computed
-    matrices: dict[int, tuple[tuple[str, str], ...]] = field(
-        default_factory=dict
-    )  # by block: role, parameter
+    # attention seen where it is computed
+    by_operation: list[AttentionOperations] = field(default_factory=list)
+    # by block: role, parameter
+    matrices: dict[int, tuple[tuple[str, str], ...]] = field(default_factory=dict)
     modules: tuple[str, ...] = ()  # of the blocks, for people
 
     @property

@@ -227,9 +227,8 @@ class RunFolder:
                 raise BadInput(_refusal(self.path, error)) from error
             self._complain(_unlocked(self.path, _reason(error)))
             return None
-        if isinstance(
-            lock, filelock.SoftFileLock
-        ):  # a mere file, which would stay behind a process that is killed
+        # a mere file, which would stay behind a process that is killed
+        if isinstance(lock, filelock.SoftFileLock):
             lock.release(force=True)
             self._complain(_unlocked(self.path, "only files that stand for locks"))
             return None

@@ -94,9 +94,8 @@ class Losses:
         if math.isfinite(away):
             weight = WEIGHT / 4 if self.restless else WEIGHT
             self._mean += weight * away
-            self._scatter += weight * (
-                1.25 * abs(away) - self._scatter
-            )  # of a normal one, from its mean deviation
+            # of a normal one, from its mean deviation
+            self._scatter += weight * (1.25 * abs(away) - self._scatter)
         self._seen += 1
         if self._seen % FEWEST == 0:
             self._lowest = min(self._lowest, self._level())
@@ -229,17 +228,13 @@ class History:
         self._span = {
             name: slice(at[0], at[-1] + 1) if len(at) else slice(0) for name, at in self._at.items()
         }
-        self._longest, self._end = (
-            window,
-            0,
-        )  # rows are written behind each other, and moved when there is no more room
+        # rows are written behind each other, and moved when there is no more room
+        self._longest, self._end = (window, 0)
         self._steps, self._values = np.full(4 * window, np.nan), np.full((4 * window, len(pairs)), np.nan)
         self.count, self.series = 0, len(pairs)
         self._past = self._steps[:0], self._values[:0]
-        self.apart, self.threshold = (
-            1,
-            _thresholds(len(pairs), window, 1)[0],
-        )  # worked out before there is a clock
+        # worked out before there is a clock
+        self.apart, self.threshold = (1, _thresholds(len(pairs), window, 1)[0])
         self.slope, self.t, self.change, self.jump = (np.full(len(pairs), np.nan) for _ in range(4))
         self.since = np.full(len(pairs), -1, np.int64)  # step at which it began to move; -1 while calm
         self.first: Array | None = None  # of the first row, or of the first that had a number

@@ -22,10 +22,8 @@ from edgewise.monitor.differential import agreement, aligned, looks_causal, mist
 INFORMED = 0.02  # nats between true and shuffled labels: less is nothing learned about the inputs
 TRIAL_STEPS, TRIAL_SECONDS = 8, 10.0
 SHUFFLES = 2  # of the labels of each batch
-RAISED, RAISED_WITHIN = (
-    2.0,
-    120,
-)  # factor of the learning rate within so many steps that explains what came with it
+# factor of the learning rate within so many steps that explains what came with it
+RAISED, RAISED_WITHIN = (2.0, 120)
 LOWER = "Lower the learning rate tenfold, or warm up."
 MULTIPLIED = 50.0  # times the loss, beyond which a plain gradient step is another one
 OF_STEPS = ("momentum", "decay", "groups", "rate scale", "gradient at the step")  # facts of `check`

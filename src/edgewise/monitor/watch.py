@@ -14,9 +14,7 @@ from types import TracebackType
 from typing import Any
 
 from torch import Tensor, nn
-from torch.optim.optimizer import (
-    Optimizer,
-)
+from torch.optim.optimizer import Optimizer
 
 from edgewise.errors import BadInput
 from edgewise.monitor.alarm import Alarm

@@ -165,11 +165,8 @@ class WatchedSteps:
         self._on_host = self.instrument.on_host  # where it costs nothing to look at the loss
         self._last_row: tuple[int, Array] | None = None
         self._steps_of = OptimizerSteps(self.places.model, optimizer, self._tell)
-        self._open, self._closed, self._aside = (
-            True,
-            False,
-            False,
-        )  # aside: activations from passes of our own
+        # aside: activations from passes of our own
+        self._open, self._closed, self._aside = (True, False, False)
         self._paths: dict[int, Path | None] = {}  # dossiers of alarms that are held
         self.examination = Examination(
             self.places,
