@@ -279,7 +279,7 @@ ROOMS = {
     "landscape": Room(6, 1660, 0.71, 0.06, 0),
     "models": Room(50, 14200, 0.70, 0.37, 47),
     # 28: operations, facts, differential, trials, examination and watched_steps are new ideas (issues 32, 35).
-    "monitor": Room(29, 10200, 0.63, 0.27, 57),  # hears losses without a criterion; twelve causes more
+    "monitor": Room(28, 10400, 0.63, 0.27, 57),  # hears losses without a criterion; twelve causes more
     "nets": Room(2, 770, 0.52, 0.04, 0),
     "nouns": Room(6, 1534, 0.61, 0.07, 0),
     "optim": Room(6, 1310, 0.75, 0.09, 0),
@@ -295,7 +295,7 @@ ROOMS = {
 }
 WHOLE = {  # in brackets the goal
     "modules": 245,  # (250, and what preflight needs)
-    "lines": 68550,  # (49,000, and what preflight needs; 300 for doctor --selftest)
+    "lines": 68700,  # (49,000, and what preflight needs; 300 for doctor --selftest, 200 for facts of watch)
     "one importer": 52,  # (40)
     "class names in several files": 0,  # (0)
     "file stems several times": 5,  # (6)

@@ -130,7 +130,9 @@ class Diagnosis:
         same = (
             f" It rose at step {self._alone}, before which nothing had moved: look at the data from there on."
         )
-        return Detection(AlarmKind.LOSS_SPIKE, int(self.history.at("loss")[0]), detection.sentence + same)
+        return Detection(
+            AlarmKind.LOSS_SPIKE, detection.sentence + same, series=int(self.history.at("loss")[0])
+        )
 
     def _fresh(self, kind: AlarmKind) -> bool:
         now, last = self.history.count, self._last.get(kind)
@@ -172,15 +174,17 @@ def _renamed(detection: Detection, step: int, history: History) -> Detection:
     """What moved first decides: a jump after something else moved is not the batch's fault, logits that grow after the
     steps did are not attention's."""
     if detection.kind is AlarmKind.BAD_BATCH and _moving(history, step):
-        return Detection(AlarmKind.LOSS_SPIKE, detection.series, detection.sentence)
+        return Detection(AlarmKind.LOSS_SPIKE, detection.sentence, series=detection.series)
     if detection.kind in (AlarmKind.LOGIT_GROWTH, AlarmKind.ENTROPY_COLLAPSE):
         if _after_steps(detection, history):
             return Detection(
-                AlarmKind.UPDATE_TOO_LARGE, detection.series, f"Steps grew first. {detection.sentence}"
+                AlarmKind.UPDATE_TOO_LARGE, f"Steps grew first. {detection.sentence}", series=detection.series
             )
         if not len(history.losses) and _after_stream(detection, history):
             words = "The stream grew first, and there is no loss that would say whether that was learning."
-            return Detection(AlarmKind.UPDATE_TOO_LARGE, detection.series, f"{words} {detection.sentence}")
+            return Detection(
+                AlarmKind.UPDATE_TOO_LARGE, f"{words} {detection.sentence}", series=detection.series
+            )
     return detection
 
 

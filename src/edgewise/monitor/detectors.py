@@ -63,9 +63,9 @@ def logit_growth(history: History) -> Detection | None:
     rate = history.slope[at[i]]
     return Detection(
         AlarmKind.LOGIT_GROWTH,
-        int(at[i]),
         f"The largest logit is {math.exp(history.now[at[i]]):.3g} and grows by {math.expm1(rate):.2%} a step "
         f"(t = {t[i]:.0f}): it doubles every {math.log(2) / rate:.0f} steps.",
+        series=int(at[i]),
     )
 
 
@@ -91,9 +91,9 @@ def entropy_collapse(history: History) -> Detection | None:
     )
     return Detection(
         AlarmKind.ENTROPY_COLLAPSE,
-        int(at[i]),
         f"Its attention entropy is {math.exp(history.now[at[i]]):.3g} nats, "
         f"{math.exp(fall):.2g} of what it was {since}.",
+        series=int(at[i]),
     )
 
 
@@ -113,10 +113,10 @@ def attention_closed(history: History) -> Detection | None:
         return None
     return Detection(
         AlarmKind.LOGIT_GROWTH,
-        int(logits[i]),
         f"The largest logit is {math.exp(history.now[logits[i]]):.3g}, {math.exp(grown[i]):.3g} times what it was at "
         f"the start, and its attention entropy {math.exp(history.now[at[i]]):.2g} nats, "
         f"{math.exp(fallen[i]):.2g} of that.",
+        series=int(logits[i]),
     )
 
 
@@ -147,9 +147,9 @@ def rank_collapse(history: History) -> Detection | None:
         return None
     return Detection(
         AlarmKind.RANK_COLLAPSE,
-        int(at[i]),
         f"The separation of its tokens is {math.exp(history.now[at[i]]):.2g}, "
         f"{math.exp(fallen[i]):.2g} of what it was at the start.",
+        series=int(at[i]),
     )
 
 
@@ -166,9 +166,9 @@ def vanishing_gradient(history: History) -> Detection | None:
         return None
     return Detection(
         AlarmKind.VANISHING_GRADIENT,
-        i,
         f"The squared gradient at the embedding is e^{history.now[i]:.1f} of that at the last block, "
         f"e^{history.change[i]:.1f} of what it was.",
+        series=i,
     )
 
 
@@ -181,9 +181,9 @@ def exploding_gradient(history: History) -> Detection | None:
         return None
     return Detection(
         AlarmKind.EXPLODING_GRADIENT,
-        int(at[i]),
         f"The gradient of the stream grew by a factor {math.exp(change[i]):.3g} within {history.rows} rows "
         f"(t = {t[i]:.0f}).",
+        series=int(at[i]),
     )
 
 
@@ -201,9 +201,9 @@ def update_too_large(history: History) -> Detection | None:
     size = math.exp(history.now[ratio[0]]) if len(ratio) else math.nan
     return Detection(
         AlarmKind.UPDATE_TOO_LARGE,
-        int(at[i]),
         f"The mean square of the stream grew by a factor {math.exp(change[i]):.3g} within {history.rows} rows "
         f"(t = {t[i]:.0f}) while the loss did not fall; a step changes the weights by {size:.2%}.",
+        series=int(at[i]),
     )
 
 
@@ -218,9 +218,9 @@ def thrown_off(history: History) -> Detection | None:
     i = int(np.nanargmax(grown))
     return Detection(
         AlarmKind.UPDATE_TOO_LARGE,
-        int(at[i]),
         f"The mean square of the stream is {math.exp(grown[i]):.2g} times that of the first row, and the loss is "
         f"{np.mean(np.exp(losses)):.3g} where it began with {math.exp(history.losses.first):.3g}.",
+        series=int(at[i]),
     )
 
 
@@ -230,7 +230,6 @@ def beyond_the_edge(history: History) -> Detection | None:
         return None
     return Detection(
         AlarmKind.UPDATE_TOO_LARGE,
-        None,
         f"A step moves the last stream {history.beyond[-1]:.2g} times as far as at the edge of the rehearsal, and at "
         f"least {min(history.beyond):.2g} times in the last {LOOKS} looks.",
     )
@@ -260,9 +259,9 @@ def left_prediction(history: History) -> Detection | None:
     what = ("separation of tokens", "gradient")[which]
     return Detection(
         AlarmKind.LEFT_PREDICTION,
-        int(history.at("separation")[-1]),
         f"Over the depth of the network the {what} changes by {now[-1, which]:.1f} nats; at step 0 it was "
         f"{start[0, which]:.1f}, which a verdict calls trainable, and beyond {SEVERITY_LIMITS.fails:.0f} it does not.",
+        series=int(history.at("separation")[-1]),
     )
 
 
@@ -288,8 +287,8 @@ def overflow_ahead(history: History) -> Detection | None:
     i = int(np.argmin(left))
     return Detection(
         AlarmKind.OVERFLOW_AHEAD,
-        int(at[i]),
         f"{history.now[at[i]]:.1f} bits are left before the stream overflows, at this rate {left[i]:.0f} steps.",
+        series=int(at[i]),
     )
 
 
@@ -305,9 +304,9 @@ def dead_head(history: History) -> Detection | None:
         return None
     return Detection(
         AlarmKind.DEAD_HEAD,
-        int(at[i]),
         f"Its weakest head gives {math.exp(history.now[at[i]]):.2g} of the mean of its layer, before "
         f"{math.exp(median_of(history, at)[i]):.2g}.",
+        series=int(at[i]),
     )
 
 

@@ -38,7 +38,7 @@ Test = Callable[[Evidence], Detection | None]
 
 
 def _mistake(sentence: str, cause: str, advice: str, module: str = "") -> Detection:
-    return Detection(AlarmKind.MISTAKE, None, sentence, cause, (), advice, module)
+    return Detection(AlarmKind.MISTAKE, sentence, cause, advice, module=module)
 
 
 SQUASHED = {
@@ -498,10 +498,8 @@ def leak(e: Evidence) -> Detection | None:
     if pair is not None and shift_of(*pair) == right and moved.earlier:
         return Detection(
             AlarmKind.LOSS_IMPOSSIBLE,
-            None,
             "Changing a token changes outputs before it, and the labels are the next tokens.",
             "the model sees the tokens that it has to predict: the causal mask is missing, or is the wrong way round",
-            (),
             "Mask the keys behind a query; the loss is lower than any that the model could have without them.",
         )
     return None

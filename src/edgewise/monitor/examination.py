@@ -187,7 +187,6 @@ class Examination:
             found.append(
                 Detection(
                     AlarmKind.LOSS_SPIKE,
-                    None,
                     f"Between two steps {custody.what} changed, and the loss is {loss or math.nan:.3g} at the next.",
                     *trials.rewritten((step, custody.what)),
                     topic="rewritten",
@@ -206,11 +205,9 @@ class Examination:
             return None
         return Detection(
             AlarmKind.NOT_A_NUMBER,
-            None,
             f"The loss of step {step} is finite, backward() begins at {began}, and the step is made.",
             "the gradients of the step are not finite: the loss is multiplied by a scale that overflows, or by what is "
             "not finite, before backward(), and the step is not skipped",
-            (),
             "Skip the step (GradScaler does), and lower the scale; then go back to the last checkpoint.",
             topic="gradient not finite",
         )
@@ -228,10 +225,8 @@ class Examination:
             return None
         return Detection(
             AlarmKind.GRADIENT_ADDS_UP,
-            None,
             f"{IDLE} steps were made without a backward pass since the one before.",
             "optimizer.step() is called more than once for each backward pass: the same gradient is applied twice",
-            (),
             "Call optimizer.step() once for each loss.backward().",
         )
 
@@ -242,11 +237,9 @@ class Examination:
             return None
         return Detection(
             AlarmKind.PARAMETERS_STILL,
-            None,
             f"Optimizers have stepped {FOREIGN} times, and none of them holds a parameter of the watched model.",
             "the optimizer holds other tensors than the model's parameters: it was made before the model was replaced, "
             "moved or wrapped, or for another one",
-            (),
             "Make the optimizer from model.parameters() of the model that trains, after it is complete.",
         )
 
@@ -308,12 +301,11 @@ class Examination:
                     answer = trials.Answer(sentence)
         return Detection(
             AlarmKind.NOT_A_NUMBER,
-            None,
             f"The loss is {loss} at step {step}, which is not a finite number.",
             answer.cause,
-            answer.could_be,
             answer.advice,
-            module,
+            could_be=answer.could_be,
+            module=module,
         )
 
     def at_end(self) -> list[Detection]:
@@ -338,12 +330,11 @@ class Examination:
                 return [
                     Detection(
                         AlarmKind.NOT_LEARNING,
-                        None,
                         f"The loss does not fall, and is {known:.2g} nats higher with shuffled labels: "
                         "nothing of the inputs is used.",
                         answer.cause,
-                        answer.could_be,
                         answer.advice,
+                        could_be=answer.could_be,
                     )
                 ]
         return []
@@ -354,8 +345,8 @@ class Examination:
         alarm = replace(alarm, module=module)
         changed = self.custody.changed
         if alarm.kind in EVENTS and not alarm.cause and alarm.step - WAIT <= changed <= alarm.step:
-            cause, could_be, advice = trials.rewritten((changed, self.custody.what))
-            return replace(alarm, cause=cause, could_be=could_be, advice=advice)
+            cause, advice = trials.rewritten((changed, self.custody.what))
+            return replace(alarm, cause=cause, advice=advice)
         if (
             alarm.kind is AlarmKind.NOT_A_NUMBER
             and " gradient" in alarm.what

@@ -10,7 +10,7 @@ An audited row is the second, fourth and seventh, then every tenth.
 from __future__ import annotations
 
 import math
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -96,21 +96,19 @@ class StepFacts:
             found.append(
                 Detection(
                     AlarmKind.NOT_LEARNING,
-                    None,
                     f"The learning rate is {self.rates.now:.2g}, and was {self.rates.most:.2g}: for "
                     f"{self.rates.low} of {self.rates.steps} steps it is below a thousandth of that.",
-                    cause="the learning rate has decayed to next to nothing: it is too low for the rest of the run "
+                    "the learning rate has decayed to next to nothing: it is too low for the rest of the run "
                     "(a schedule that is too short, or stepped too often)",
-                    advice="Make the schedule as long as the training, and step it as often as it counts.",
+                    "Make the schedule as long as the training, and step it as often as it counts.",
                 )
             )
         if self.still == RATE_STEPS:
             found.append(
                 Detection(
                     AlarmKind.RATE_ZERO,
-                    None,
                     f"The learning rate was 0 in the last {RATE_STEPS} steps.",
-                    cause="the learning rate is 0 (lr of every parameter group), so no step changes anything",
+                    "the learning rate is 0 (lr of every parameter group), so no step changes anything",
                     topic="rate zero",
                 )
             )
@@ -121,18 +119,15 @@ class StepFacts:
             self.losses.clear()
             found.append(
                 Detection(
-                    AlarmKind.LOSS_CONSTANT,
-                    None,
-                    f"The loss was {loss:.6g} in each of the last {SAME} steps.",
+                    AlarmKind.LOSS_CONSTANT, f"The loss was {loss:.6g} in each of the last {SAME} steps."
                 )
             )
         if self.cross_entropy and loss < -1e-6:
             found.append(
                 Detection(
                     AlarmKind.LOSS_IMPOSSIBLE,
-                    None,
                     f"The loss is {loss:.3g}, and a cross-entropy is never below 0.",
-                    cause="the loss has the wrong sign, or is not the cross-entropy that the criterion computes",
+                    "the loss has the wrong sign, or is not the cross-entropy that the criterion computes",
                 )
             )
             self.cross_entropy = False
@@ -197,7 +192,7 @@ class GradientProbe(ModelHook):
             return None
         kind, sentence, cause, advice = WRONG[self.seen[-1]]
         at = f"at {self.name}, in the last {AGREE} rows"
-        return Detection(kind, None, f"{sentence} ({at}).", cause, advice=advice, module=self.name)
+        return Detection(kind, f"{sentence} ({at}).", cause, advice, module=self.name)
 
 
 WRONG = {  # states of a gradient that no step may have: symptom, what was seen, cause, advice
@@ -261,11 +256,10 @@ class ParameterAudit:
         since = self.steps[-1] if self.steps else 0
         return Detection(
             AlarmKind.PARAMETERS_STILL,
-            None,
             f"{_listed(names)} ({share:.0%} of what trained) do not require a gradient any more, since a step "
             f"between {since + 1} and {step}.",
-            cause="parameters were frozen while the model trains (requires_grad is False): they learn nothing further",
-            advice="Undo it after an evaluation: requires_grad_(True); or use torch.no_grad() there.",
+            "parameters were frozen while the model trains (requires_grad is False): they learn nothing further",
+            "Undo it after an evaluation: requires_grad_(True); or use torch.no_grad() there.",
             module=names[0],
         )
 
@@ -367,15 +361,13 @@ def _no_gradient(backwards: int) -> Detection:
     if not backwards:
         return Detection(
             AlarmKind.NO_GRADIENT,
-            None,
             f"{sentence} No backward pass was heard.",
-            cause="there is no gradient because backward() is never called: it is missing, or the loss is detached "
+            "there is no gradient because backward() is never called: it is missing, or the loss is detached "
             "from the model (detach, item, no_grad)",
-            advice="Call loss.backward() on the loss that the model's output leads to, before optimizer.step().",
+            "Call loss.backward() on the loss that the model's output leads to, before optimizer.step().",
         )
     return Detection(
         AlarmKind.NO_GRADIENT,
-        None,
         sentence,
         could_be=(
             "the loss does not depend on the model (detach, no_grad, argmax): loss.grad_fn is None or leads past it",
@@ -387,10 +379,9 @@ def _no_gradient(backwards: int) -> Detection:
 def _outside(names: list[str], share: float) -> Detection:
     return Detection(
         AlarmKind.PARAMETERS_STILL,
-        None,
         f"{_listed(names)} ({share:.1%} of what requires a gradient) have gradients and keep their values.",
-        cause="these parameters are not in any optimizer that steps: it was given others, or was made before they were",
-        advice="Give them to the optimizer (make it after the model is complete), or freeze them if that is meant.",
+        "these parameters are not in any optimizer that steps: it was given others, or was made before they were",
+        "Give them to the optimizer (make it after the model is complete), or freeze them if that is meant.",
         module=names[0],
         topic="outside",
     )
@@ -399,7 +390,6 @@ def _outside(names: list[str], share: float) -> Detection:
 def _still(names: list[str], share: float) -> Detection:
     return Detection(
         AlarmKind.PARAMETERS_STILL,
-        None,
         f"{_listed(names)} ({share:.1%} of what requires a gradient) are in the optimizer, have gradients, and keep "
         "their values.",
         could_be=(
@@ -414,11 +404,10 @@ def _still(names: list[str], share: float) -> Detection:
 def _unreached(names: list[str], share: float) -> Detection:
     return Detection(
         AlarmKind.PARAMETERS_STILL,
-        None,
         f"No gradient reaches {_listed(names)} ({share:.1%} of what requires a gradient).",
-        cause="the loss does not depend on them: they are not used in the forward pass, are detached, or are "
+        "the loss does not depend on them: they are not used in the forward pass, are detached, or are "
         "multiplied by zero",
-        advice="Look for detach(), no_grad() or .data on the way from there to the loss, and for layers left out.",
+        "Look for detach(), no_grad() or .data on the way from there to the loss, and for layers left out.",
         module=names[0],
         topic="unreached",
     )
@@ -453,10 +442,8 @@ class RowFacts:
             found.append(
                 Detection(
                     AlarmKind.UPDATE_ROUNDED_AWAY,
-                    None,
                     f"At least {ROUNDED:.0%} of the entries that have a gradient keep their value in a step.",
                     cause if half else low,
-                    (),
                     "" if half else "Raise the learning rate.",
                     topic="rounded",
                 )
@@ -466,11 +453,10 @@ class RowFacts:
             found.append(
                 Detection(
                     AlarmKind.MISTAKE,
-                    None,
                     "Steps go up the gradient: their cosine with it was above "
                     f"{UPHILL} in {2 * AGREE} audited rows.",
-                    cause="the loss is maximized: its sign, or maximize=True of the optimizer, is wrong",
-                    advice="Minimize the loss: check its sign and the optimizer's maximize.",
+                    "the loss is maximized: its sign, or maximize=True of the optimizer, is wrong",
+                    "Minimize the loss: check its sign and the optimizer's maximize.",
                     topic="uphill",
                 )
             )
@@ -487,9 +473,9 @@ def separation_gone(history: History) -> Detection | None:
     first = int(at[int(np.argmax(gone))])
     return Detection(
         AlarmKind.RANK_COLLAPSE,
-        first,
         f"The separation of tokens is {math.exp(history.now[at[-1]]):.1g} behind the last block: they differ by less "
         "than a thousandth of their length.",
+        series=first,
     )
 
 
@@ -501,8 +487,8 @@ def gradient_gone(history: History) -> Detection | None:
         return None
     return Detection(
         AlarmKind.VANISHING_GRADIENT,
-        int(at[0]),
         f"The gradient at the embedding is {math.exp(history.now[at[0]] / 2):.1g} of that at the last block.",
+        series=int(at[0]),
     )
 
 
@@ -519,20 +505,15 @@ def attention_one_hot(history: History) -> Detection | None:
     began = bool((history.saturated_first > ONE_HOT).mean() >= OF_BLOCKS)
     return Detection(
         AlarmKind.ATTENTION_ONE_HOT,
-        int(logits[int(np.argmax(closed))]) if len(logits) else None,
         f"In {closed.mean():.0%} of the blocks more than half of the attention rows leave less than a hundredth to all "
         f"keys but one; the largest logit is {math.exp(np.nanmax(history.now[logits])):.3g}.",
-        cause="attention logits are far too large for this many keys, from the start" if began else "",
-        advice="Check that scores are divided by sqrt(d), and the size and the rate of query and key weights.",
+        "attention logits are far too large for this many keys, from the start" if began else "",
+        "Check that scores are divided by sqrt(d), and the size and the rate of query and key weights.",
+        series=int(logits[int(np.argmax(closed))]) if len(logits) else None,
     )
 
 
 LEVELS = (separation_gone, gradient_gone, attention_one_hot)
-
-
-def states(audit: ParameterAudit) -> Counter[str]:
-    """How many parameters were in which state at the last audit, for people and tests."""
-    return Counter(each[-1] for each in audit.seen.values())
 
 
 class Custody:
@@ -609,13 +590,11 @@ class BackwardFacts:
         self._told = True
         return Detection(
             AlarmKind.GRADIENT_ADDS_UP,
-            None,
             f"{self.since} backward passes have gone by without a step; "
             + (
                 f"before, there were {most} to a step." if most else "no optimizer of this model has stepped."
             ),
             "optimizer.step() is not called any more: gradients add up, and the weights do not change",
-            (),
             "Look at the condition under which optimizer.step() is called (accumulation, a scaler, a flag).",
         )
 
@@ -651,9 +630,8 @@ class BackwardFacts:
             return None
         return Detection(
             AlarmKind.MISTAKE,
-            None,
             f"backward() begins at {self.factor:.3g} times the loss of the criterion ({AGREE} rows).",
-            cause="the loss is maximized: it has the wrong sign when backward() is called",
-            advice="Call backward() on the loss itself: remove the minus.",
+            "the loss is maximized: it has the wrong sign when backward() is called",
+            "Call backward() on the loss itself: remove the minus.",
             topic="uphill",
         )

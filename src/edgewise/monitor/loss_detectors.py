@@ -24,11 +24,11 @@ class Detection:
     """What a detector saw: where among the series, and the sentence with its numbers."""
 
     kind: AlarmKind
-    series: int | None
     sentence: str
     cause: str = ""  # if it is certain
-    could_be: tuple[str, ...] = ()
     advice: str = ""
+    series: int | None = None
+    could_be: tuple[str, ...] = ()
     module: str = ""
     topic: str = ""  # of a cause: one alarm for each, whoever finds it
 
@@ -93,10 +93,10 @@ def strange_input(history: History) -> Detection | None:
         return None
     return Detection(
         AlarmKind.BAD_BATCH,
-        int(loss[0]),
         f"The mean square of what enters the first block changed by a factor {math.exp(change):.3g} in one step "
         f"({abs(history.jump[norm[0]]):.0f} times its scatter), and the loss is {math.exp(history.now[loss[0]]):.3g}, "
         f"{math.exp(_rise(history, int(loss[0]))):.3g} times its recent median.",
+        series=int(loss[0]),
     )
 
 
@@ -116,9 +116,9 @@ def bad_batch(history: History) -> Detection | None:
     gradient = f", and the gradient jumped with it ({jumps.max():.0f} times its scatter)" if jumped else ""
     return Detection(
         AlarmKind.BAD_BATCH,
-        int(loss[0]),
         f"The loss is {math.exp(history.now[loss[0]]):.3g}, {math.exp(_rise(history, int(loss[0]))):.3g} times its "
         f"recent median{gradient}.",
+        series=int(loss[0]),
     )
 
 
@@ -147,10 +147,10 @@ def passed_batch(history: History) -> Detection | None:
         return None
     return Detection(
         AlarmKind.BAD_BATCH,
-        int(at[0]),
         f"At step {history.losses.steps[i - between]} the loss was {math.exp(lately[i]):.3g}, {math.exp(rise):.3g} "
         f"times its recent median, and is {math.exp(lately[-1]):.3g} again. That step was not sampled: its loss "
         "alone says so, and its batch is not in the dossier (everything=True would keep it).",
+        series=int(at[0]),
     )
 
 
@@ -169,9 +169,9 @@ def loss_spike(history: History) -> Detection | None:
         return None
     return Detection(
         AlarmKind.LOSS_SPIKE,
-        int(at[0]),
         f"The loss is {math.exp(late[-1]):.3g}, {math.exp(away[-1]):.3g} times what it was before step "
         f"{history.losses.steps[-STAYS]}, and has stayed there since.",
+        series=int(at[0]),
     )
 
 
@@ -186,9 +186,9 @@ def loss_rise(history: History) -> Detection | None:
     kind, i = _behind(history)
     return Detection(
         kind,
-        i,
         f"The mean loss of the last {FEWEST} steps is above its lowest by {rise:.2g} times the first loss, "
         f"more than it scatters.",
+        series=i,
     )
 
 
@@ -239,7 +239,7 @@ def not_a_number(history: History) -> Detection | None:
     if i is None:
         return None
     name, where = history.quantities[i].name.replace("_", " "), history.places[i] or "the run"
-    return Detection(AlarmKind.NOT_A_NUMBER, int(i), f"The {name} of {where} is not finite.")
+    return Detection(AlarmKind.NOT_A_NUMBER, f"The {name} of {where} is not finite.", series=int(i))
 
 
 def _usual(logs: Array) -> tuple[float, float]:
@@ -294,7 +294,7 @@ class LossAlone:
 
 
 def _broken(history: History, step: int, sentence: str, since: int | None = None) -> LoudLoss:
-    detection = Detection(AlarmKind.NOT_A_NUMBER, int(history.at("loss")[0]), sentence)
+    detection = Detection(AlarmKind.NOT_A_NUMBER, sentence, series=int(history.at("loss")[0]))
     return LoudLoss(step, step if since is None else since, math.inf, detection)
 
 

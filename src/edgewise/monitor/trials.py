@@ -78,8 +78,7 @@ def of_symptom(kind: AlarmKind, e: Evidence) -> Answer:
     if known is not None:
         return known
     if e.rewritten is not None and not static:
-        cause, _, advice = rewritten(e.rewritten)
-        return Answer(cause, advice)
+        return Answer(*rewritten(e.rewritten))
     rivals = dict.fromkeys(OF_SYMPTOM.get(kind, ()))
     if e.examined:  # whether order matters was looked at: it would be among the suspects
         rivals.pop("positions", None)
@@ -109,20 +108,18 @@ def of_symptom(kind: AlarmKind, e: Evidence) -> Answer:
     return Answer(could_be=(*(RIVALS[name] for name in rivals), *others[:2]), ruled_out=tuple(ruled_out))
 
 
-def rewritten(change: tuple[int, str]) -> tuple[str, tuple[str, ...], str]:
-    """Cause, rivals and advice where something else than an optimizer changed weights, or its state."""
+def rewritten(change: tuple[int, str]) -> tuple[str, str]:
+    """Cause and advice where something else than an optimizer changed weights, or its state."""
     step, what = change
     if what != "weights":
         return (
             f"{what} (its moments) was changed before step {step}, and not by a step: it was loaded in part, reset or "
             "lost, so that the update is too large or another one",
-            (),
             "Restore weights and optimizer from the same checkpoint, with all of its state.",
         )
     return (
         f"weights were changed before step {step}, and not by an optimizer: they were overwritten, loaded, reset or "
         "zeroed in place",
-        (),
         "Look for what writes to parameters outside of optimizer.step(): load_state_dict, copy_, an average, init.",
     )
 

@@ -23,7 +23,7 @@ from edgewise.monitor.instrument import edge_of
 from edgewise.monitor.places import check_model
 from edgewise.monitor.read_run import trace_of, unseen_of_rows
 from edgewise.monitor.sinks import check_webhook, writers_of
-from edgewise.monitor.watched_steps import WatchedSteps
+from edgewise.monitor.watched_steps import WatchedSteps, WatchOptions
 from edgewise.nouns.trace import Trace
 
 UNSEEN = "the monitor did not see enough to say that nothing is wrong:"
@@ -106,8 +106,7 @@ def watch(
     for name, folder in (("to", to), ("checkpoints", checkpoints)):
         if folder is not None and not (isinstance(folder, (str, os.PathLike)) and str(folder)):
             raise BadInput(f"{name} must be the path of a folder, got {folder!r}.")
-    return Watch(
-        model,
+    options = WatchOptions(
         None if everything else float(budget),
         to,
         optimizer,
@@ -124,6 +123,7 @@ def watch(
         check_webhook(webhook),
         facts,
     )
+    return Watch(model, options)
 
 
 def _count(name: str, value: Any) -> int:
@@ -140,8 +140,8 @@ def _count(name: str, value: Any) -> int:
 class Watch(WatchedSteps):
     """A monitor at work: `price`, `cost`, `alarms`, `trace()`, `close()`."""
 
-    def __init__(self, *arguments: Any) -> None:
-        super().__init__(*arguments)
+    def __init__(self, model: nn.Module, options: WatchOptions) -> None:
+        super().__init__(model, options)
         atexit.register(self._close_at_exit, os.getpid())
 
     @property

@@ -9,6 +9,7 @@ import gc
 import math
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -54,77 +55,57 @@ from edgewise.optim.parallel import processes_of
 KINDS = tuple(AlarmKind)
 
 
+@dataclass(frozen=True)
+class WatchOptions:
+    """What `watch` was given, checked."""
+
+    share: float | None  # of the training time; None: every step
+    to: str | Path | None
+    optimizer: Optimizer | None
+    criterion: nn.Module | None
+    scaler: Any
+    first_step: int
+    quiet: bool
+    on_alarm: Callable[[Alarm], None] | None
+    mirror: list[Any]
+    checkpoints: Path | None
+    state_limit: int
+    edge: Edge | None
+    trials: bool
+    webhook: str | None
+    facts: Facts | None
+
+
 class WatchedSteps:
     """Hooks on a model and on the steps of its optimizers, and what is done at each of them."""
 
-    def __init__(
-        self,
-        model: nn.Module,
-        share: float | None,
-        to: str | Path | None,
-        optimizer: Optimizer | None,
-        loss: nn.Module | None,
-        scaler: Any,
-        first_step: int,
-        quiet: bool,
-        on_alarm: Callable[[Alarm], None] | None,
-        mirror: list[Any],
-        checkpoints: Path | None,
-        state_limit: int,
-        edge: Edge | None,
-        trials: bool = True,
-        webhook: str | None = None,
-        facts: Facts | None = None,
-    ) -> None:
+    def __init__(self, model: nn.Module, options: WatchOptions) -> None:
         began = time.perf_counter()
         self._hooks: list[Any] = []
-        self.model, self.scaler, self.step, self.error = model, scaler, first_step, ""
+        self.model, self.scaler, self.step, self.error = model, options.scaler, options.first_step, ""
         back_in_shards(model)
         self.places = places_or_blind(model)
         self.ranks = Processes(processes_of(model))
         self.columns: tuple[Column, ...] = fast_columns(self.places.depth)
         self.names = [column.name for column in self.columns]
-        self.edge = edge
-        self.said = RunLog(self.places, self.ranks, edge, quiet)
-        if to is not None:  # before anything is attached: it may be rejected
-            self.said.open(to, self.columns, share, first_step)
+        self.edge = options.edge
+        self.said = RunLog(self.places, self.ranks, options.edge, options.quiet)
+        if options.to is not None:  # before anything is attached: it may be rejected
+            self.said.open(options.to, self.columns, options.share, options.first_step)
         self.clock = Clock(wall=next(model.parameters()).device.type != "cpu")
         self.switch = Switch(self.clock, self.fail)
         try:
-            self._attach(
-                optimizer,
-                loss,
-                first_step,
-                on_alarm,
-                mirror,
-                checkpoints,
-                state_limit,
-                trials,
-                webhook,
-                facts,
-            )
+            self._attach(options)
         except BaseException:
             self._detach()
             self.said.close()
             raise
         self.attach_seconds = time.perf_counter() - began
-        self.budget = Budget(share, self.clock, together=self.ranks.size > 1)
-        self.said.announce(share, first_step)
+        self.budget = Budget(options.share, self.clock, together=self.ranks.size > 1)
+        self.said.announce(options.share, options.first_step)
 
-    def _attach(
-        self,
-        optimizer: Optimizer | None,
-        loss: nn.Module | None,
-        first_step: int,
-        on_alarm: Callable[[Alarm], None] | None,
-        mirror: list[Any],
-        checkpoints: Path | None,
-        state_limit: int,
-        trials: bool,
-        webhook: str | None,
-        facts: Facts | None,
-    ) -> None:
-        model, folder = self.model, self.folder
+    def _attach(self, options: WatchOptions) -> None:
+        model, folder, loss = self.model, self.folder, options.criterion
         gc.callbacks.append(self.clock.collection)
         self.instrument = Instrument(self.places, self.switch, loss)
         if self.edge is not None and self.places.blocks:
@@ -140,16 +121,16 @@ class WatchedSteps:
             enter = guarded_beside(self.switch, self.batch.enter_criterion)
             self.instrument.handles += [loss.register_forward_pre_hook(enter, with_kwargs=True)]
         run = None if folder is None or self.ranks.rank else folder.path
-        self.dossiers = Dossiers(run, self.places.model, state_limit, checkpoints)
+        self.dossiers = Dossiers(run, self.places.model, options.state_limit, options.checkpoints)
         self.history = History(self.columns)
         self.diagnosis = Diagnosis(self.history)
         self.alarms: list[Alarm] = []
-        self.on_alarm = on_alarm
+        self.on_alarm = options.on_alarm
         self.sinks = Sinks(
             self.columns,
-            [] if self.ranks.rank else mirror,
+            [] if self.ranks.rank else options.mirror,
             self.said.say,
-            None if webhook is None else Webhook(webhook, self.said.say_always),
+            None if options.webhook is None else Webhook(options.webhook, self.said.say_always),
             alert=self.ranks.rank == 0,
         )
         self._growth_columns = np.array(
@@ -159,12 +140,12 @@ class WatchedSteps:
         self._losses = 0  # how many were seen
         self._passes = 0  # of the model, when a backward pass began last
         self._observed = np.zeros(len(self.names), bool)  # columns that had a number in some row
-        self._next, self._sampled, self._stored = first_step, -1, 0
+        self._next, self._sampled, self._stored = options.first_step, -1, 0
         self._heads_due = False  # at the next row, since attention is seen from it on
         self._near = False  # whether a detector is close to an alarm
         self._on_host = self.instrument.on_host  # where it costs nothing to look at the loss
         self._last_row: tuple[int, Array] | None = None
-        self._steps_of = OptimizerSteps(self.places.model, optimizer, self._tell)
+        self._steps_of = OptimizerSteps(self.places.model, options.optimizer, self._tell)
         # aside: activations from passes of our own
         self._open, self._closed, self._aside = (True, False, False)
         self._paths: dict[int, Path | None] = {}  # dossiers of alarms that are held
@@ -177,9 +158,9 @@ class WatchedSteps:
             self.history,
             loss,
             alone=self.ranks.size == 1,
-            try_rates=trials,
-            facts=facts if not first_step else None,
-            limit=state_limit,
+            try_rates=options.trials,
+            facts=options.facts if not options.first_step else None,
+            limit=options.state_limit,
             tell=lambda sentence: self._tell("test", sentence),
         )
         self.instrument.handles += self.examination.probe.handles

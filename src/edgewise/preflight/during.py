@@ -142,13 +142,11 @@ def _start(item: CheckFinding, certain: bool) -> StartFact:
         item.kind,
         Detection(
             KINDS.get(item.kind, AlarmKind.MISTAKE),
-            None,
             f"At the start: {sentence}.",
             cause,
-            (),
             advice,
-            place,
-            TOPICS.get(item.kind, item.kind),
+            module=place,
+            topic=TOPICS.get(item.kind, item.kind),
         ),
         certain,
     )
