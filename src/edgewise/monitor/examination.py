@@ -65,6 +65,7 @@ FLAT, OPENING = (0.98, 10)
 SHORTEST = 100  # steps of a run of which that is said at its end
 WELL = 0.8  # of the first loss: below it the network has learned at its rate
 CLIPPED = 0.95  # of the gradient that arrived is used: it was made smaller
+KNOWN = 0.75  # of the loss of knowing nothing: below it a batch is known
 SHRUNK = 8  # times fewer labels in a batch than before, which explains a loss that rises
 
 
@@ -395,8 +396,12 @@ class Examination:
                 advice="Look at the sampler and at what filters, or lower the rate with the batch size.",
             )
         both = trials.earlier_batch(evidence)
-        usual = self.history.losses.before_rise() if alarm.kind in OF_DATA else evidence.least / 2
-        if both is None or not _of_data(both, usual, 1.15 if alarm.kind in OF_DATA else 1.5):
+        if both is None:
+            return None
+        # steps on new data spoil what was known of the old, but not at once
+        known = both[0] < KNOWN * evidence.least and both[1] > 1.5 * both[0]
+        same = alarm.kind in OF_DATA and _of_data(both, self.history.losses.before_rise())
+        if not (same or (known and (alarm.kind in STATES or both[1] > evidence.least))):
             return None
         words = f"an earlier batch has a loss of {both[0]:.3g} with these weights, the last one {both[1]:.3g}"
         if alarm.kind in OF_DATA and both[1] < evidence.least:
@@ -457,9 +462,9 @@ class Examination:
         return [alarm for _, limit, alarm in due if not middle > limit]
 
 
-def _of_data(both: tuple[float, float], usual: float, times: float) -> bool:
-    """Return whether an earlier batch still has its usual loss, and the last one has so many times that."""
-    return math.isfinite(usual) and both[0] < 1.1 * usual + 0.02 and both[1] > times * both[0]
+def _of_data(both: tuple[float, float], usual: float) -> bool:
+    """Return whether an earlier batch still has its usual loss, and the last one has another."""
+    return math.isfinite(usual) and both[0] < 1.1 * usual + 0.02 and both[1] > 1.15 * both[0]
 
 
 def _next(kind: AlarmKind, could_be: Sequence[str], ruled_out: Sequence[str]) -> str:
