@@ -295,7 +295,7 @@ ROOMS = {
 }
 WHOLE = {  # in brackets the goal
     "modules": 245,  # (250, and what preflight needs)
-    "lines": 68700,  # (49,000, and what preflight needs; 300 for doctor --selftest, 200 for facts of watch)
+    "lines": 68750,  # (49,000, and what preflight needs; 300 for doctor --selftest, 200 for facts of watch)
     "one importer": 52,  # (40)
     "class names in several files": 0,  # (0)
     "file stems several times": 5,  # (6)

@@ -211,6 +211,15 @@ def test_moments_that_are_lost_explain_the_jump_that_follows() -> None:
     assert named(loop(60, lose), "optimizer's state", "before step 40").kind is AlarmKind.LOSS_SPIKE
 
 
+def test_weights_that_are_bounded_after_every_step_are_no_accident() -> None:
+    def bound(model: nn.Module, _: torch.optim.Optimizer, k: int) -> None:
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.mul_(0.999 if k else 1.0)
+
+    assert loop(60, bound, lambda k: 30.0 if k == 40 else 1.0).alarms == []
+
+
 def test_a_constant_loss_is_said() -> None:
     facts = StepFacts()
     found = [d for k in range(SAME) for d in facts.see([1e-3], 2.5)]

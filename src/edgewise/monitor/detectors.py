@@ -115,7 +115,7 @@ def attention_closed(history: History) -> Detection | None:
         AlarmKind.LOGIT_GROWTH,
         f"The largest logit is {math.exp(history.now[logits[i]]):.3g}, {math.exp(grown[i]):.3g} times what it was at "
         f"the start, and its attention entropy {math.exp(history.now[at[i]]):.2g} nats, "
-        f"{math.exp(fallen[i]):.2g} of that.",
+        f"{math.exp(fallen[i]):.2g} of that; the loss does not fall.",
         series=int(logits[i]),
     )
 
@@ -148,7 +148,7 @@ def rank_collapse(history: History) -> Detection | None:
     return Detection(
         AlarmKind.RANK_COLLAPSE,
         f"The separation of its tokens is {math.exp(history.now[at[i]]):.2g}, "
-        f"{math.exp(fallen[i]):.2g} of what it was at the start.",
+        f"{math.exp(fallen[i]):.2g} of what it was at the start, and the loss does not fall.",
         series=int(at[i]),
     )
 
@@ -182,7 +182,7 @@ def exploding_gradient(history: History) -> Detection | None:
     return Detection(
         AlarmKind.EXPLODING_GRADIENT,
         f"The gradient of the stream grew by a factor {math.exp(change[i]):.3g} within {history.rows} rows "
-        f"(t = {t[i]:.0f}).",
+        f"(t = {t[i]:.0f}), and the loss does not fall.",
         series=int(at[i]),
     )
 

@@ -182,7 +182,7 @@ class Examination:
     ) -> list[Detection]:
         """A step is over, sampled or not."""
         self._step = step
-        found = self.steps.see([float(g.get("lr", math.nan)) for g in optimizer.param_groups], loss)
+        found = [*self.steps.see([float(g.get("lr", math.nan)) for g in optimizer.param_groups], loss)]
         losses, custody = self.history.losses, self.custody
         if custody.costs(step, losses.rise, losses.restless):
             found.append(

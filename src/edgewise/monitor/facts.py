@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -41,6 +41,7 @@ LARGE = 0.1  # of the parameters that train: what is smaller may be unused on pu
 GUARDED = 16  # parameters of which an entry is remembered from step to step
 MOMENTS = ("exp_avg", "exp_avg_sq", "momentum_buffer", "square_avg")
 NEVER = 40  # backward passes without a step, and twenty times the usual, after which steps have stopped
+OFTEN = 5  # steps for each change of the weights between them: more often it is meant (a bound, a norm)
 FROZEN = 0.5  # of what trained does not any more
 ONE_HOT, OF_BLOCKS = 0.5, 0.75  # of the rows, in so many of the blocks
 
@@ -87,51 +88,41 @@ class StepFacts:
     rates: RateSeries = field(default_factory=RateSeries)
     losses: deque[float] = field(default_factory=lambda: deque(maxlen=SAME))
 
-    def see(self, rates: Sequence[float], loss: float | None) -> list[Detection]:
+    def see(self, rates: Sequence[float], loss: float | None) -> Iterator[Detection]:
         """Take in one step."""
         self.rates.see(max(rates, default=math.nan))
         self.still = self.still + 1 if rates and max(map(abs, rates)) == 0 else 0
-        found = []
         if self.rates.low >= FADED and self.rates.faded:
-            found.append(
-                Detection(
-                    AlarmKind.NOT_LEARNING,
-                    f"The learning rate is {self.rates.now:.2g}, and was {self.rates.most:.2g}: for "
-                    f"{self.rates.low} of {self.rates.steps} steps it is below a thousandth of that.",
-                    "the learning rate has decayed to next to nothing: it is too low for the rest of the run "
-                    "(a schedule that is too short, or stepped too often)",
-                    "Make the schedule as long as the training, and step it as often as it counts.",
-                )
+            yield Detection(
+                AlarmKind.NOT_LEARNING,
+                f"The learning rate is {self.rates.now:.2g}, and was {self.rates.most:.2g}: for "
+                f"{self.rates.low} of {self.rates.steps} steps it is below a thousandth of that.",
+                "the learning rate has decayed to next to nothing: it is too low for the rest of the run "
+                "(a schedule that is too short, or stepped too often)",
+                "Make the schedule as long as the training, and step it as often as it counts.",
             )
         if self.still == RATE_STEPS:
-            found.append(
-                Detection(
-                    AlarmKind.RATE_ZERO,
-                    f"The learning rate was 0 in the last {RATE_STEPS} steps.",
-                    "the learning rate is 0 (lr of every parameter group), so no step changes anything",
-                    topic="rate zero",
-                )
+            yield Detection(
+                AlarmKind.RATE_ZERO,
+                f"The learning rate was 0 in the last {RATE_STEPS} steps.",
+                "the learning rate is 0 (lr of every parameter group), so no step changes anything",
+                topic="rate zero",
             )
         if loss is None or not math.isfinite(loss):
-            return found
+            return
         self.losses.append(loss)
         if len(self.losses) == SAME and len(set(self.losses)) == 1 and not self.still:
             self.losses.clear()
-            found.append(
-                Detection(
-                    AlarmKind.LOSS_CONSTANT, f"The loss was {loss:.6g} in each of the last {SAME} steps."
-                )
+            yield Detection(
+                AlarmKind.LOSS_CONSTANT, f"The loss was {loss:.6g} in each of the last {SAME} steps."
             )
         if self.cross_entropy and loss < -1e-6:
-            found.append(
-                Detection(
-                    AlarmKind.LOSS_IMPOSSIBLE,
-                    f"The loss is {loss:.3g}, and a cross-entropy is never below 0.",
-                    "the loss has the wrong sign, or is not the cross-entropy that the criterion computes",
-                )
+            yield Detection(
+                AlarmKind.LOSS_IMPOSSIBLE,
+                f"The loss is {loss:.3g}, and a cross-entropy is never below 0.",
+                "the loss has the wrong sign, or is not the cross-entropy that the criterion computes",
             )
             self.cross_entropy = False
-        return found
 
 
 class GradientProbe(ModelHook):
@@ -424,7 +415,7 @@ class RowFacts:
         self.rounded: deque[float] = deque(maxlen=AGREE)
         self.uphill: deque[float] = deque(maxlen=2 * AGREE)
 
-    def see(self, rounded: float, uphill: float, held: Sequence[nn.Parameter]) -> list[Detection]:
+    def see(self, rounded: float, uphill: float, held: Sequence[nn.Parameter]) -> Iterator[Detection]:
         """Take in an audited row: the share of entries whose update was lost, and cos(update, gradient).
 
         held: the parameters, if an optimizer with a rate above 0 has all of them
@@ -433,34 +424,28 @@ class RowFacts:
             self.rounded.append(rounded)
         if math.isfinite(uphill):
             self.uphill.append(uphill)
-        found = []
         if len(self.rounded) == AGREE and min(self.rounded) > ROUNDED:
             self.rounded.clear()
             half = any(p.dtype in (torch.bfloat16, torch.float16) for p in held)
             cause = "the weights are kept in half precision, in which steps of this size round to nothing"
             low = "the learning rate is so low that steps round to nothing even in single precision"
-            found.append(
-                Detection(
-                    AlarmKind.UPDATE_ROUNDED_AWAY,
-                    f"At least {ROUNDED:.0%} of the entries that have a gradient keep their value in a step.",
-                    cause if half else low,
-                    "" if half else "Raise the learning rate.",
-                    topic="rounded",
-                )
+            yield Detection(
+                AlarmKind.UPDATE_ROUNDED_AWAY,
+                f"At least {ROUNDED:.0%} of the entries that have a gradient keep their value in a step.",
+                cause if half else low,
+                "" if half else "Raise the learning rate.",
+                topic="rounded",
             )
         if len(self.uphill) == 2 * AGREE and min(self.uphill) > UPHILL:
             self.uphill.clear()
-            found.append(
-                Detection(
-                    AlarmKind.MISTAKE,
-                    "Steps go up the gradient: their cosine with it was above "
-                    f"{UPHILL} in {2 * AGREE} audited rows.",
-                    "the loss is maximized: its sign, or maximize=True of the optimizer, is wrong",
-                    "Minimize the loss: check its sign and the optimizer's maximize.",
-                    topic="uphill",
-                )
+            yield Detection(
+                AlarmKind.MISTAKE,
+                "Steps go up the gradient: their cosine with it was above "
+                f"{UPHILL} in {2 * AGREE} audited rows.",
+                "the loss is maximized: its sign, or maximize=True of the optimizer, is wrong",
+                "Minimize the loss: check its sign and the optimizer's maximize.",
+                topic="uphill",
             )
-        return found
 
 
 def separation_gone(history: History) -> Detection | None:
@@ -525,6 +510,8 @@ class Custody:
         self._chosen = known[:: len(known) // GUARDED + 1]
         self._entries = _middles(self._chosen)
         self._left: tuple[Tensor, Tensor | None] | None = None
+        self._stepped: Optimizer | None = None
+        self._steps = self._changes = 0
         self.changed = -1  # the last step before which they did not
         self.what = ""  # of them changed then
         self.often = 0  # times that the loss rose with it, in a row
@@ -539,6 +526,8 @@ class Custody:
     def leave(self, optimizer: Optimizer) -> None:
         """A step has ended."""
         self._left = (torch.cat(self._entries), self._state(optimizer)) if self._entries else None
+        self._stepped = optimizer
+        self._steps += 1
 
     def enter(self, optimizer: Optimizer, step: int) -> None:
         """A step begins, and its gradients are complete."""
@@ -548,8 +537,10 @@ class Custody:
         weights, state = torch.cat(self._entries), self._state(optimizer)
         if not torch.equal(left[0], weights):
             self.changed, self.what = step, "weights"
+            self._changes += 1
         elif (
-            left[1] is not None
+            optimizer is self._stepped
+            and left[1] is not None
             and state is not None
             and len(state) == len(left[1])
             and not torch.equal(left[1], state)
@@ -558,7 +549,7 @@ class Custody:
 
     def costs(self, step: int, rise: float, restless: bool) -> bool:
         """Return whether the loss jumped as weights changed, or rose at each of the last three times."""
-        if self.changed != step:
+        if self.changed != step or self._changes * OFTEN > self._steps + OFTEN:
             return False
         self.often = self.often + 1 if rise > 1.0 else 0
         return restless or self.often >= AGREE

@@ -186,8 +186,8 @@ def loss_rise(history: History) -> Detection | None:
     kind, i = _behind(history)
     return Detection(
         kind,
-        f"The mean loss of the last {FEWEST} steps is above its lowest by {rise:.2g} times the first loss, "
-        f"more than it scatters.",
+        f"The loss rises: its mean over the last {FEWEST} steps is above its lowest by {rise:.2g} times the first "
+        "loss, more than it scatters.",
         series=i,
     )
 
