@@ -24,10 +24,10 @@ def test_the_list_is_long_and_its_halves_are_alike() -> None:
     assert EVERYONE["nanogpt"][1] == "blind" and EVERYONE["sum by torch.add"][1] == "development"
 
 
-def test_the_third_list_is_long_and_has_faults() -> None:
+def test_the_third_list_has_models_of_every_origin_and_faults() -> None:
     third = [stranger for stranger, half in EVERYONE.values() if half == "third"]
     origins = Counter(stranger.origin for stranger in third)
-    assert origins["by hand"] >= 70
+    assert origins["by hand"] >= 45 and origins["registry"] + origins["transformers"] >= 12
     assert sum(stranger.truths[0].softmax for stranger in third) >= 60
     assert sum(bool(stranger.truths[0].faults) for stranger in third) >= 5
 
