@@ -53,13 +53,7 @@ if TYPE_CHECKING:
     from edgewise.rehearsal.learning_rate import learning_rate
     from edgewise.repair.initialize import critical_plan, initialize_
     from edgewise.repair.meter import total_changes
-    from edgewise.verbs import (
-        compare,
-        critical_point,
-        judge,
-        phase_diagram,
-        predict,
-    )
+    from edgewise.verbs import compare, critical_point, judge, phase_diagram, predict
 
 # Names are fetched when first used, so that the command line answers --help without importing torch.
 _HOMES = {

@@ -235,10 +235,4 @@ def _transformer(source: Any) -> Architecture:
     return network
 
 
-__all__ = [
-    "compare",
-    "critical_point",
-    "judge",
-    "phase_diagram",
-    "predict",
-]
+__all__ = ["compare", "critical_point", "judge", "phase_diagram", "predict"]

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import edgewise
-from edgewise.judgement.outcome import (
+from edgewise.judgement.probability import (
     RiskScore,
     calibration,
     forgotten,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from edgewise.nouns.trace import Trace
-from edgewise.present.depth_curves import block_numbers, listed, prediction, within_blocks
+from edgewise.present.json_documents import block_numbers, listed, prediction, within_blocks
 
 SITES = ("embed", "block.0.attention", "block.0.mlp", "block.1.attention", "block.1.mlp")
 

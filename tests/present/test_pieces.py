@@ -13,8 +13,8 @@ import pytest
 
 import edgewise
 from edgewise.nouns.verdict import Outcome
-from edgewise.present.depth_curves import statistics
 from edgewise.present.html import BOTTOM, glyph, name_beside
+from edgewise.present.json_documents import statistics
 
 
 @pytest.mark.parametrize("room", ["present", "explorer"])

@@ -149,7 +149,7 @@ class Cure:
 
     def json(self, proof: Proof | None) -> Document:
         """Return `schema/fix-1.json`."""
-        from edgewise.present.depth_curves import stamp
+        from edgewise.present.json_documents import stamp
 
         verdicts = {"now": self.now, "then": self.then}
         return {

@@ -37,7 +37,8 @@ from edgewise.explorer.requests import (
     span_of,
 )
 from edgewise.judgement.grid import judged_diagram
-from edgewise.judgement.outcome import OUTCOME_BANDS, calibration
+from edgewise.judgement.probability import calibration
+from edgewise.judgement.verdict_limits import OUTCOME_BANDS
 from edgewise.models.describe import describe
 from edgewise.nouns.architecture import Architecture
 from edgewise.nouns.knobs import KNOBS

@@ -30,7 +30,7 @@ from edgewise.explorer.requests import (
     read,
 )
 from edgewise.explorer.responses import LEFT, kept, pieces, waited
-from edgewise.judgement.outcome import score_of, training_probability
+from edgewise.judgement.probability import score_of, training_probability
 from edgewise.judgement.profile import read as read_trace
 from edgewise.nouns.architecture import Architecture
 
@@ -108,10 +108,7 @@ def share(network: Architecture, readout: str) -> float:
 
 
 def map_answer(
-    wanted: AxesRequest,
-    stage: MapResolution,
-    values: Mapping[tuple[float, float], float],
-    plain: Document,
+    wanted: AxesRequest, stage: MapResolution, values: Mapping[tuple[float, float], float], plain: Document
 ) -> Document:
     """Return the map of a stage in the form of that without positions, whose lines it keeps."""
     (x_name, x_span), (y_name, y_span) = wanted.axes.items()
@@ -120,11 +117,7 @@ def map_answer(
     return (
         plain
         | coloured(share, levels_of(x, y, share))
-        | {
-            "x": axis_of(x_name, x),
-            "y": axis_of(y_name, y),
-            "caption": caption(plain["caption"], stage),
-        }
+        | {"x": axis_of(x_name, x), "y": axis_of(y_name, y), "caption": caption(plain["caption"], stage)}
     )
 
 

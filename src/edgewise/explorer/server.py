@@ -26,14 +26,7 @@ from starlette.requests import Request as HttpRequest
 
 from edgewise import __version__
 from edgewise.errors import BadInput
-from edgewise.explorer import (
-    answers,
-    flows,
-    landscape,
-    papers,
-    perceptron_view,
-    runs,
-)
+from edgewise.explorer import answers, flows, landscape, papers, perceptron_view, runs
 from edgewise.explorer.answers import DepthRequest, FixesRequest, LimitRequest, SimulateRequest
 from edgewise.explorer.positions_map import events, refuse_without_positions
 from edgewise.explorer.requests import (

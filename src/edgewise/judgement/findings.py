@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from edgewise.judgement.outcome import RiskScore, written_by_attention
+from edgewise.judgement.probability import RiskScore, written_by_attention
 from edgewise.judgement.profile import TraceReading
+from edgewise.judgement.verdict_limits import FIRST_LOSS, FORGETS, JUMP, SHARE, SLOWER, SMALL, STARVED
 from edgewise.nouns.architecture import Architecture
 from edgewise.nouns.trace import Trace
 from edgewise.nouns.verdict import Finding, Kind, Outcome
@@ -23,10 +24,6 @@ from edgewise.stability.lyapunov import SEVERITY_LIMITS
 if TYPE_CHECKING:
     from edgewise.audit.finding import AuditFinding
 
-SHARE = 1 / 3  # of the risk
-FORGETS = 10.0  # late change of F from which it is mentioned: e^-10 of the stream is still the input
-STARVED = math.log(1e-4)  # squared query/key gradient against its value at the first block
-JUMP = 4.0  # log-change of the relative gradient across the first block
 CURABLE = {
     Kind.RANK_COLLAPSE,
     Kind.FULL_COLLAPSE,
@@ -35,15 +32,8 @@ CURABLE = {
     Kind.TOKENS_SEPARATE,
     Kind.FORGETS_INPUT,
 }
-
-
-# log-share written by attention; times the steps of a usual start (research/forecast.md)
-SMALL, SLOWER = 0.3, 4.0
 LEVELS = {Outcome.TRAINS: "note", Outcome.RISKY: "risky", Outcome.UNDECIDED: "risky", Outcome.FAILS: "fails"}
 ORDER = {"fails": 0, "risky": 1, "note": 2}
-# Times ln V: Gaussian logits with a first loss of 2 ln V have a variance of 2 ln V, from which on a softmax over V
-# classes rests on a few of them, as attention does from a condensation of 1 on. Training must first unlearn that.
-FIRST_LOSS = 2.0
 
 
 @dataclass(frozen=True)

@@ -17,8 +17,9 @@ from edgewise.arrays import Array
 from edgewise.critical.exponents import follow_grid
 from edgewise.critical.phase_diagram import PhaseDiagram, compute_diagram, over_grid
 from edgewise.errors import SearchBudget
-from edgewise.judgement.outcome import BEYOND, CERTAIN, CURVES, OUTCOME_BANDS, calibration
+from edgewise.judgement.probability import BEYOND, CERTAIN, CURVES, calibration
 from edgewise.judgement.profile import ALIKE, APART
+from edgewise.judgement.verdict_limits import OUTCOME_BANDS
 from edgewise.nouns.architecture import Architecture
 from edgewise.nouns.blocks import fold
 from edgewise.theory.simplex.state import Setting, SimplexState

@@ -259,12 +259,7 @@ class Trace(WithProvenance):
         lists: dict[str, Any] = {k: tuple(meta.pop(k)) for k in ("sites", "readouts")}
         architecture = kinds[kind].from_dict(described) if kind else None
         return cls(
-            **arrays,
-            **meta,
-            **lists,
-            statistics=statistics,
-            architecture=architecture,
-            provenance=provenance,
+            **arrays, **meta, **lists, statistics=statistics, architecture=architecture, provenance=provenance
         )
 
 

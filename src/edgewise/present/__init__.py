@@ -12,20 +12,13 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from edgewise.nouns.card import Arrows, Card, Curve, Dots, Map, Marker, Panel
     from edgewise.present.cards import card_of
-    from edgewise.present.depth_curves import (
-        beside,
-        block_numbers,
-        comparison,
-        depth_profile,
-        measurement,
-        overlap,
-        prediction,
-    )
+    from edgewise.present.depth_curves import beside, depth_profile, overlap
     from edgewise.present.draw import check_path
     from edgewise.present.html import as_html
     from edgewise.present.html_report import write_plan as write_plan
     from edgewise.present.html_report import write_proof as write_proof
     from edgewise.present.html_report import write_verdict as write_verdict
+    from edgewise.present.json_documents import block_numbers, comparison, measurement, prediction
     from edgewise.present.plan_card import proof_sheet as proof_sheet
     from edgewise.present.planes import (
         Relief,
@@ -54,20 +47,20 @@ _HOMES = {
     "as_html": "present.html",
     "as_text": "present.text",
     "beside": "present.depth_curves",
-    "block_numbers": "present.depth_curves",
+    "block_numbers": "present.json_documents",
     "card_of": "present.cards",
     "check_path": "present.draw",
-    "comparison": "present.depth_curves",
+    "comparison": "present.json_documents",
     "depth_profile": "present.depth_curves",
     "finite_limit": "present.sheet",
     "landscape": "present.planes",
     "landscape_line": "present.planes",
     "learning_rates": "present.rate_card",
-    "measurement": "present.depth_curves",
+    "measurement": "present.json_documents",
     "overlap": "present.depth_curves",
     "perceptron_plane": "present.planes",
     "phase_diagram": "present.planes",
-    "prediction": "present.depth_curves",
+    "prediction": "present.json_documents",
     "proof_sheet": "present.plan_card",
     "vector_field": "present.planes",
     "write_plan": "present.html_report",

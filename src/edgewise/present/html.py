@@ -281,12 +281,7 @@ def name_beside(height: float, other: float, name: str) -> Html:
     """Write a name at the end of a line, on the side where the other line is not."""
     above = other > height or height > BOTTOM - 12
     return element(
-        "text",
-        name,
-        class_="label",
-        x=RIGHT - 2,
-        y=height - 6 if above else height + 14,
-        text_anchor="end",
+        "text", name, class_="label", x=RIGHT - 2, y=height - 6 if above else height + 14, text_anchor="end"
     )
 
 

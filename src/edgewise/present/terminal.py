@@ -21,7 +21,7 @@ from edgewise.nouns.card import Line
 from edgewise.nouns.trace import Trace
 from edgewise.nouns.verdict import Verdict, per_cent
 from edgewise.present.cards import leading, listing, verdict_card
-from edgewise.present.depth_curves import RowsWithErrors, block_numbers, rows_with_errors
+from edgewise.present.json_documents import RowsWithErrors, block_numbers, rows_with_errors
 from edgewise.present.wording import details, explain
 
 PIPE = 88  # columns of what is not a terminal

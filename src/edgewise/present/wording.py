@@ -10,15 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from edgewise.nouns.card import Line
-from edgewise.nouns.verdict import (
-    Exponent,
-    Kind,
-    Outcome,
-    Profile,
-    Remedy,
-    Verdict,
-    per_cent,
-)
+from edgewise.nouns.verdict import Exponent, Kind, Outcome, Profile, Remedy, Verdict, per_cent
 from edgewise.repair.plan import counting_word
 
 # gradients within these factors of the last block's are called even, or uneven somewhat

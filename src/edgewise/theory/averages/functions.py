@@ -112,9 +112,7 @@ SMOOTH: dict[str, Pointwise] = {
     "quick_gelu": _swish(1.702),
     "silu": _swish(1.0),
     "sigmoid": Pointwise(
-        expit,
-        lambda x: expit(x) * expit(-x),
-        lambda x: expit(x) * expit(-x) * (expit(-x) - expit(x)),
+        expit, lambda x: expit(x) * expit(-x), lambda x: expit(x) * expit(-x) * (expit(-x) - expit(x))
     ),
     "softplus": Pointwise(lambda x: np.logaddexp(0.0, x), expit, lambda x: expit(x) * expit(-x)),
 }

@@ -303,8 +303,7 @@ def _pull_softmax(row: Row, g: Gradient) -> Gradient:
     """
     n, q, p, D = row.setting.tokens, row.state.norm, row.state.cross, row.state.difference
     value = Gradient(
-        g.own * row.s2 + (n - 1) * g.cross * row.s11,
-        g.own * (1 - row.s2) / (n - 1) + g.cross * (1 - row.s11),
+        g.own * row.s2 + (n - 1) * g.cross * row.s11, g.own * (1 - row.s2) / (n - 1) + g.cross * (1 - row.s11)
     )
     (r2, t11), (key_r2, key_t11) = row.query_side, row.key_side
     query = Gradient(D**2 * g.own * r2, D**2 * g.cross * t11)

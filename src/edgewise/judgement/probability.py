@@ -1,4 +1,4 @@
-"""From the numbers of a trace to one word: the score, its calibrated probability, and the outcome that is its band.
+"""From the numbers of a trace to a calibrated probability of training; `verdict_limits` has the outcome of it.
 
     risk = w (|A| + |G|) + u F - b        P(trains) = 1 / (1 + exp(risk))
 
@@ -23,7 +23,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib import resources
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -33,23 +33,11 @@ from edgewise.judgement.profile import TraceReading
 from edgewise.nouns.architecture import Architecture, Perceptron
 from edgewise.nouns.blocks import Attention, Block, ResidualBranch, fold
 from edgewise.nouns.trace import Trace
-from edgewise.nouns.verdict import Outcome, Probability
+from edgewise.nouns.verdict import Probability
 from edgewise.stability.lyapunov import growth
 from edgewise.theory.simplex.state import Setting, SimplexState
 from edgewise.theory.simplex.step import step
 
-
-class OutcomeBands(NamedTuple):
-    """The probabilities from which on, and up to which, a firm word is said."""
-
-    trains_from: float
-    fails_up_to: float
-
-
-# "trains" or "will not train" is said if one would bet three to one on it: acting on it then pays as long as being
-# wrong costs at most three times what being right saves. Between them a network is risky.
-OUTCOME_BANDS = OutcomeBands(trains_from=0.75, fails_up_to=0.25)
-FAR = 8  # times the deepest network of the calibration
 BEYOND = 200.0  # what has no finite log-change counts as this one, which is beyond every limit
 TABLE = "probability.json"
 ALIKE = {"gelu_tanh": "gelu"}  # the same function to three digits
@@ -243,29 +231,3 @@ def _sizes(trace: Trace, ranges: Mapping[str, Any]) -> Iterator[str]:
         low, high = ranges[name]
         if not low <= value <= high:
             yield f"{value} {units[name]} (those had {low} to {high})"
-
-
-def band(value: float) -> Outcome:
-    """The word for a probability."""
-    if value >= OUTCOME_BANDS.trains_from:
-        return Outcome.TRAINS
-    return Outcome.FAILS if value <= OUTCOME_BANDS.fails_up_to else Outcome.RISKY
-
-
-def outcome_of(probability: Probability) -> Outcome:
-    """The answer: the band of the probability, unless it is open."""
-    return Outcome.UNDECIDED if probability.why_open else band(probability.value)
-
-
-def why_open(probability: Probability, trace: Trace) -> str:
-    """Say why a probability decides nothing; empty if it decides."""
-    low, high = probability.low, probability.high
-    deepest = calibration()["range"]["depth"][1]
-    if band(low) is Outcome.FAILS and band(high) is Outcome.TRAINS:
-        missing = "no gradient was followed, so " if trace.log_gradient is None else ""
-        return f"{missing}the probability may be anything from {low:.0%} to {high:.0%}"
-    if trace.log_gradient is None and band(high) is not Outcome.FAILS:
-        return "no gradient was followed through this network"
-    if trace.depth > FAR * deepest:
-        return f"{trace.depth} blocks are far beyond the deepest network that was trained, {deepest}"
-    return ""
