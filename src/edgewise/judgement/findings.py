@@ -34,6 +34,7 @@ CURABLE = {
 }
 LEVELS = {Outcome.TRAINS: "note", Outcome.RISKY: "risky", Outcome.UNDECIDED: "risky", Outcome.FAILS: "fails"}
 ORDER = {"fails": 0, "risky": 1, "note": 2}
+SHRINK = "Shrink the branches against the skip (attention_branch, mlp_branch), or use pre-norm."
 
 
 @dataclass(frozen=True)
@@ -142,16 +143,21 @@ def _angle(evidence: FindingEvidence) -> Finding | None:
         )
     level = evidence.level("angle", abs(change))
     if reading.collapsed is not None and not reading.out_of_range.any():
-        return _collapse(evidence, reading.collapsed)
+        return Finding(
+            Kind.RANK_COLLAPSE,
+            f"Tokens merge: from block {reading.collapsed} of {trace.depth} on they are more than 99.9 % alike, so "
+            f"that no label of a single token can be read; the overlap ends at {_near_one(trace)}.",
+            SHRINK,
+            LEVELS[evidence.outcome],
+        )
     if level is None or reading.out_of_range.any():
         return None
-    final = float(trace.overlap[:, -1].mean())
     if change < 0:
         return Finding(
             Kind.RANK_COLLAPSE,
             f"Tokens merge: 1 - overlap changes by a factor e^{change:.1f} over the depth at the rate of its "
-            f"second half; the overlap ends at {_near_one(final, trace)}.",
-            "Shrink the branches against the skip (attention_branch, mlp_branch), or use pre-norm.",
+            f"second half; the overlap ends at {_near_one(trace)}.",
+            SHRINK,
             level,
         )
     return Finding(
@@ -163,18 +169,8 @@ def _angle(evidence: FindingEvidence) -> Finding | None:
     )
 
 
-def _collapse(evidence: FindingEvidence, block: int) -> Finding:
-    trace = evidence.reading.trace
-    return Finding(
-        Kind.RANK_COLLAPSE,
-        f"Tokens merge: from block {block} of {trace.depth} on they are more than 99.9 % alike, so that no label of a "
-        f"single token can be read; the overlap ends at {_near_one(float(trace.overlap[:, -1].mean()), trace)}.",
-        "Shrink the branches against the skip (attention_branch, mlp_branch), or use pre-norm.",
-        LEVELS[evidence.outcome],
-    )
-
-
-def _near_one(overlap: float, trace: Trace) -> str:
+def _near_one(trace: Trace) -> str:
+    overlap = float(trace.overlap[:, -1].mean())
     return f"{overlap:.3f}" if overlap < 0.999 else f"1 - {float(trace.separation[:, -1].mean()):.1e}"
 
 
@@ -185,20 +181,13 @@ def _gradient(evidence: FindingEvidence) -> Finding | None:
     level = evidence.level("gradient", abs(change))
     if decisive is None or level is None or reading.out_of_range.any():
         return None
-    kind = Kind.EXPLODING_GRADIENT if change > 0 else Kind.VANISHING_GRADIENT
     quantity = "|g|^2" if decisive is reading.gradient else "relative to the stream, |g|^2 q"
-    what, remedy = {
-        Kind.EXPLODING_GRADIENT: (
-            "grows",
-            "Shrink the branches against the skip; lower score_gain where attention is sharp.",
-        ),
-        Kind.VANISHING_GRADIENT: ("dies", "Shrink the branches against the skip."),
-    }[kind]
     return Finding(
-        kind,
-        f"The gradient {what} towards the input: {quantity} changes by a factor "
+        Kind.EXPLODING_GRADIENT if change > 0 else Kind.VANISHING_GRADIENT,
+        f"The gradient {'grows' if change > 0 else 'dies'} towards the input: {quantity} changes by a factor "
         f"e^{change:.1f} over the depth at the rate of its second half.",
-        remedy,
+        "Shrink the branches against the skip"
+        + ("; lower score_gain where attention is sharp." if change > 0 else "."),
         level,
     )
 
@@ -244,14 +233,10 @@ def _slow(evidence: FindingEvidence) -> Finding | None:
 
 def _entropy(evidence: FindingEvidence) -> Finding | None:
     attention = evidence.reading.attention
-    if (
-        attention is None
-        or attention.condensation is None
-        or attention.condensation < 1
-        or attention.entropy is None
-    ):
+    ratio = None if attention is None else attention.condensation
+    if attention is None or ratio is None or ratio < 1 or attention.entropy is None:
         return None
-    ratio, entropy, uniform = attention.condensation, attention.entropy, attention.uniform_entropy
+    entropy, uniform = attention.entropy, attention.uniform_entropy
     return Finding(
         Kind.ENTROPY_COLLAPSE,
         f"Attention condenses on few keys: logit variance over 2 log n is {ratio:.2f} (condensed from 1 on); the "

@@ -19,7 +19,7 @@ from edgewise.judgement.findings import (
     find,
     rule_out,
 )
-from edgewise.judgement.probability import RiskScore, risks, score_of, training_probability
+from edgewise.judgement.probability import risks, score_of, training_probability
 from edgewise.judgement.profile import TraceReading, profile, read
 from edgewise.judgement.remedies import RemedySearch
 from edgewise.judgement.verdict_limits import outcome_of, why_open
@@ -43,7 +43,10 @@ def judge(trace: Trace, audit: Sequence[AuditFinding] = (), budget: SearchBudget
     """
     reading, limits = read(trace), _limits(trace.architecture, budget)
     score = score_of(reading, budget)
-    probability = _probability(reading, score)
+    probability = NEVER if score is None else None  # open once training has begun
+    if score is not None and not trace.step:
+        probability = training_probability(score, trace)
+        probability = replace(probability, why_open=why_open(probability, trace))
     outcome = Outcome.UNDECIDED if probability is None else outcome_of(probability)
     findings = find(FindingEvidence(reading, score, {} if score is None else risks(score, trace), outcome))
     causes = beside_the_score(trace, audit)
@@ -56,7 +59,7 @@ def judge(trace: Trace, audit: Sequence[AuditFinding] = (), budget: SearchBudget
         relative_gradient=_exponent(reading.relative, limits.relative_gradient) if reading.relative else None,
         probability=None if capped else probability,
         embedding_jump=reading.embedding_jump,
-        depth_scale=_depth_scale(reading.angle, limits),
+        depth_scale=limits.depth_scale(reading.angle),
         fixed_points=limits.fixed_points,
         power_law=limits.power_law,
         attention=reading.attention,
@@ -71,16 +74,6 @@ def judge(trace: Trace, audit: Sequence[AuditFinding] = (), budget: SearchBudget
             notes=getattr(trace.architecture, "assumed", ()) + limits.notes + _notes(trace),
         ),
     )
-
-
-def _probability(reading: TraceReading, score: RiskScore | None) -> Probability | None:
-    """Of the score; 0 where the stream leaves the range of numbers; None once training has begun."""
-    if score is None:
-        return NEVER
-    if reading.trace.step:
-        return None
-    probability = training_probability(score, reading.trace)
-    return replace(probability, why_open=why_open(probability, reading.trace))
 
 
 def _notes(trace: Trace) -> tuple[str, ...]:
@@ -125,6 +118,12 @@ class _Limits:
     notes: tuple[str, ...] = ()
     theory: PerceptronTheory | None = None
 
+    def depth_scale(self, angle: Growth) -> float | None:
+        """Blocks per factor e: of a perceptron's correlations, else by the exponent at infinite or at this depth."""
+        if self.theory is not None:
+            return self.theory.depth_scale_correlation
+        return depth_scale(angle.rate if self.angle is None else self.angle)
+
 
 def _limits(network: Architecture | Perceptron | None, budget: SearchBudget | None) -> _Limits:
     if network is None:
@@ -144,13 +143,6 @@ def _limits(network: Architecture | Perceptron | None, budget: SearchBudget | No
     )
 
 
-def _depth_scale(angle: Growth, limits: _Limits) -> float | None:
-    """Blocks per factor e: of a perceptron's correlations, else by the exponent at infinite depth or of this one."""
-    if limits.theory is not None:
-        return limits.theory.depth_scale_correlation
-    return depth_scale(angle.rate if limits.angle is None else limits.angle)
-
-
 def _facts(theory: PerceptronTheory | None) -> dict[str, Any] | None:
     if theory is None:
         return None
@@ -164,19 +156,12 @@ def _search(reading: TraceReading, outcome: Outcome) -> RemedySearch | None:
     trace = reading.trace
     if trace.architecture is None or trace.departure or outcome in (Outcome.TRAINS, Outcome.UNDECIDED):
         return None
-    condensation = (reading.attention.condensation if reading.attention else None) or _condensation_beyond(
-        trace
-    )
-    return RemedySearch(trace, outcome, condensation, judge)
-
-
-def _condensation_beyond(trace: Trace) -> float:
-    """Infinite where the scores are products of a stream that left the range of numbers and no norm divides it."""
     network = trace.architecture
-    bare = (
-        isinstance(network, Architecture) and network.heads and network.norm == "none" and not network.qk_norm
-    )
-    return math.inf if bare and not np.isfinite(trace.norm).all() else 0.0
+    condensation = (reading.attention.condensation if reading.attention else None) or 0.0
+    bare = isinstance(network, Architecture) and network.heads and network.norm == "none"
+    if not condensation and bare and not network.qk_norm and not np.isfinite(trace.norm).all():
+        condensation = math.inf  # scores are products of a stream that left the range of numbers
+    return RemedySearch(trace, outcome, condensation, judge)
 
 
 def _remedied(

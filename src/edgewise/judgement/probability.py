@@ -121,11 +121,12 @@ def score_of(reading: TraceReading, budget: SearchBudget | None = None) -> RiskS
     gradient = reading.decisive_gradient
     changes = [reading.angle.change] + ([] if gradient is None else [gradient.change])
     errors = [0.0 if math.isnan(change.error) else change.error for change in changes]
-    sizes = [_size(change.scalar) for change in changes]
-    sizes[0] = sizes[0] if reading.collapsed is None else BEYOND
-    return RiskScore(
-        sizes[0], sizes[1] if gradient is not None else 0.0, _forgetting(reading, budget), math.hypot(*errors)
+    angle, fading = (
+        _size(reading.angle.change.scalar),
+        0.0 if gradient is None else _size(gradient.change.scalar),
     )
+    angle = angle if reading.collapsed is None else BEYOND
+    return RiskScore(angle, fading, _forgetting(reading, budget), math.hypot(*errors))
 
 
 def _forgetting(reading: TraceReading, budget: SearchBudget | None) -> float | None:
@@ -159,15 +160,9 @@ def training_probability(
     of blocks or another left out of the fit, and with the score at either end of its error. `table`: another than the
     shipped one, for tests of a forecast on networks that the shipped one has seen.
     """
-    curves = (table or calibration())["curves"][_curve_of(trace)][
-        "bare" if score.forgetting is None else "described"
-    ]
-    value = chance(score, curves["all"])
-    ends = [
-        chance(score, constants, shift)
-        for constants in _each(curves)
-        for shift in (-score.error, score.error)
-    ]
+    curves = _curves(score, trace, table or calibration())
+    value, fits = chance(score, curves["all"]), (curves["all"], *curves["without"].values())
+    ends = [chance(score, constants, shift) for constants in fits for shift in (-score.error, score.error)]
     # An unknown gradient can only lower it.
     low = CERTAIN if trace.log_gradient is None else min(value, *ends)
     return Probability(value, low, max(value, *ends), tuple(outside(trace)), forgetting=score.forgetting)
@@ -175,9 +170,7 @@ def training_probability(
 
 def risks(score: RiskScore, trace: Trace) -> dict[str, float]:
     """Return how much each part of the score adds to the risk, by its name."""
-    constants = calibration()["curves"][_curve_of(trace)][
-        "bare" if score.forgetting is None else "described"
-    ]["all"]
+    constants = _curves(score, trace, calibration())["all"]
     return {
         "angle": constants["exponents"] * score.angle,
         "gradient": constants["exponents"] * score.gradient,
@@ -185,16 +178,13 @@ def risks(score: RiskScore, trace: Trace) -> dict[str, float]:
     }
 
 
-def _curve_of(trace: Trace) -> str:
-    """By where the loss is read; a perceptron has one label per input."""
-    if isinstance(trace.architecture, Perceptron):
-        return "pooled"
-    return CURVES.get(trace.readout) or CURVES.get(trace.decisive_readout or "", "token")
-
-
-def _each(curves: Mapping[str, Any]) -> Iterator[Mapping[str, float]]:
-    yield curves["all"]
-    yield from curves["without"].values()
+def _curves(score: RiskScore, trace: Trace, table: Mapping[str, Any]) -> Mapping[str, Any]:
+    """By where the loss is read (a perceptron has one label per input), and by whether F is known."""
+    name = CURVES.get(trace.readout) or CURVES.get(trace.decisive_readout or "", "token")
+    curves: Mapping[str, Any] = table["curves"][
+        "pooled" if isinstance(trace.architecture, Perceptron) else name
+    ]
+    return dict(curves["bare" if score.forgetting is None else "described"])
 
 
 def chance(score: RiskScore, constants: Mapping[str, float], shift: float = 0.0) -> float:
@@ -208,7 +198,12 @@ def chance(score: RiskScore, constants: Mapping[str, float], shift: float = 0.0)
 def outside(trace: Trace) -> Iterator[str]:
     """In which ways a network is unlike those that were trained, one phrase each."""
     ranges, network = calibration()["range"], trace.architecture
-    yield from _sizes(trace, ranges)
+    sizes = {"depth": trace.depth} | ({"tokens": network.tokens} if isinstance(network, Architecture) else {})
+    units = {"depth": "layers" if isinstance(network, Perceptron) else "blocks", "tokens": "tokens"}
+    for name, value in sizes.items():
+        low, high = ranges[name]
+        if not low <= value <= high:
+            yield f"{value} {units[name]} (those had {low} to {high})"
     if not trace.readout and trace.decisive_readout == "own":
         yield "how it is read out is not known, taken as one label per token"
     if isinstance(network, Perceptron):
@@ -221,13 +216,3 @@ def outside(trace: Trace) -> Iterator[str]:
             if ALIKE.get(value, value) not in ranges[name]:
                 word = getattr(value, "__name__", value)
                 yield f"{name.replace('_', ' ')} {word} (those had {', '.join(ranges[name])})"
-
-
-def _sizes(trace: Trace, ranges: Mapping[str, Any]) -> Iterator[str]:
-    network = trace.architecture
-    sizes = {"depth": trace.depth} | ({"tokens": network.tokens} if isinstance(network, Architecture) else {})
-    units = {"depth": "layers" if isinstance(network, Perceptron) else "blocks", "tokens": "tokens"}
-    for name, value in sizes.items():
-        low, high = ranges[name]
-        if not low <= value <= high:
-            yield f"{value} {units[name]} (those had {low} to {high})"

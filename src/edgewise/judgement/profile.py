@@ -128,11 +128,13 @@ def profile(reading: TraceReading) -> Profile:
     trace, spread = reading.trace, reading.attention
     network = trace.architecture if isinstance(trace.architecture, Architecture) else None
     entropy = None if spread is None else spread.entropy
+    change = reading.angle.change.scalar
+    moves = math.isfinite(change) and abs(change) >= math.log(2) / SLOW
     return Profile(
         overlap=tuple(trace.blocks("overlap").tolist()),
         separation=tuple(trace.blocks("separation").tolist()),
         gradient=_gradient(trace),
-        halving=_halving(reading.angle.change.scalar, trace.depth),
+        halving=-trace.depth * math.log(2) / change if moves else None,
         keys=None if entropy is None else math.exp(entropy),
         visible=None if network is None or entropy is None else _visible(network),
         tokens=None if network is None else network.tokens,
@@ -153,13 +155,6 @@ def _gradient(trace: Trace) -> tuple[float, ...]:
     with np.errstate(over="ignore", invalid="ignore"):
         sizes = np.exp((logs - logs[-1]) / 2)
     return () if np.isnan(sizes).any() else tuple(sizes.tolist())
-
-
-def _halving(change: float, depth: int) -> float | None:
-    """L log 2 / -change, of the late log-change of 1 - overlap."""
-    if not math.isfinite(change) or abs(change) < math.log(2) / SLOW:
-        return None
-    return -depth * math.log(2) / change
 
 
 def _visible(network: Architecture) -> float:

@@ -190,7 +190,8 @@ class RemedySearch:
         scores = partial(_scores, condensation=self.condensation)
         ways: tuple[Way, ...] = (scores, _initialization, _input_gain, _branches, _pre_norm)
         if self.condensation * 2 * math.log(network.tokens) > SHARP:
-            ways = (_pre_norm, scores, _coarsely)  # what leads back into the table of moments first
+            # what leads back into the table of moments first, then smaller gains without a grid
+            ways = (_pre_norm, scores, lambda network, *_: _initialized(network, COARSE))
         for way in ways:
             if (candidate := way(network, self._readout, budget)) is not None:
                 yield candidate
@@ -224,13 +225,9 @@ def _largest(size: Callable[[Array], Array]) -> list[float]:
         if not len(good):
             return []
         multipliers = np.linspace(good.max(), min(2 * good.max(), 1.0), 17)
-    return [_two_digits(float(good.max()) / 2**k) for k in range(HALVINGS + 1)]
-
-
-def _two_digits(value: float) -> float:
-    """The largest number of two significant digits that is at most `value`."""
-    unit = 10.0 ** (math.floor(math.log10(value)) - 1)
-    return float(f"{math.floor(value / unit + 1e-9) * unit:.2g}")
+    halves = [float(good.max()) / 2**k for k in range(HALVINGS + 1)]
+    units = [10.0 ** (math.floor(math.log10(value)) - 1) for value in halves]
+    return [float(f"{math.floor(v / u + 1e-9) * u:.2g}") for v, u in zip(halves, units, strict=True)]
 
 
 def _scaled(value: float | tuple[float, ...], factor: float) -> float | tuple[float, ...]:
@@ -250,11 +247,8 @@ def _initialization(
 
 
 def _initial_gains(architecture: Architecture) -> list[str]:
-    names = (
-        ("attention_branch", "mlp_branch") if architecture.norm in ENDED else ("value_gain", "mlp_out_gain")
-    )
-    sizes = dict(zip(names, (architecture.heads, architecture.mlp_width), strict=True))
-    return [name for name, size in sizes.items() if size]
+    free = {"attention": "value_gain", "mlp": "mlp_out_gain"}
+    return [f"{name}_branch" if architecture.norm in ENDED else free[name] for name in _layers(architecture)]
 
 
 def _initialized(architecture: Architecture, factors: Sequence[float]) -> Candidate | None:
@@ -264,30 +258,18 @@ def _initialized(architecture: Architecture, factors: Sequence[float]) -> Candid
     return Candidate(0, tuple(values), lambda _: "edgewise.initialize_(model)", SAME) if values else None
 
 
-def _coarsely(architecture: Architecture, *_: object) -> Candidate | None:
-    """Smaller gains where no grid can be searched."""
-    return _initialized(architecture, COARSE)
-
-
 def _branches(
     architecture: Architecture, readout: str, budget: SearchBudget | None = None
 ) -> Candidate | None:
     """No branch above one multiplier, beside skips of 1."""
-    layers = [
-        name for name, size in (("attention", architecture.heads), ("mlp", architecture.mlp_width)) if size
-    ]
-    largest = {f"{name}_branch": float(np.max(getattr(architecture, f"{name}_branch"))) for name in layers}
-    skips = _whole_skips(architecture, layers)
+    branches = [f"{name}_branch" for name in _layers(architecture)]
+    largest = {name: float(np.max(getattr(architecture, name))) for name in branches}
+    skips = _whole_skips(architecture)
 
     def size(multipliers: Array) -> Array:
-        ones = {name: np.ones_like(multipliers) for name in skips}
-        return _worst(
-            architecture,
-            readout,
-            budget,
-            **{k: np.minimum(v, multipliers) for k, v in largest.items()},
-            **ones,
-        )
+        knobs = {name: np.minimum(value, multipliers) for name, value in largest.items()}
+        knobs |= {name: np.ones_like(multipliers) for name in skips}
+        return _worst(architecture, readout, budget, **knobs)
 
     def changes(multiplier: float) -> Changes:
         return {name: multiplier for name, value in largest.items() if value > multiplier} | skips
@@ -297,9 +279,14 @@ def _branches(
     return Candidate(2, values, _settings, gloss) if values else None
 
 
-def _whole_skips(architecture: Architecture, layers: Sequence[str]) -> Changes:
+def _layers(architecture: Architecture) -> list[str]:
+    sizes = {"attention": architecture.heads, "mlp": architecture.mlp_width}
+    return [name for name, size in sizes.items() if size]
+
+
+def _whole_skips(architecture: Architecture) -> Changes:
     """The skips that are not 1, as 1; a parallel block has one."""
-    names = ["attention"] if architecture.parallel else layers
+    names = ["attention"] if architecture.parallel else _layers(architecture)
     return {f"{name}_skip": 1.0 for name in names if getattr(architecture, f"{name}_skip") != 1.0}
 
 
@@ -308,22 +295,15 @@ def _settings(changes: Changes) -> str:
     values: dict[Any, list[str]] = {}
     for name, value in changes.items():
         values.setdefault((name.endswith("_skip"), value), []).append(name)
-    parts = [f"{' = '.join(names)} = {_shown(value)}" for (_, value), names in values.items()]
-    return " with ".join(parts)
-
-
-def _shown(value: float | str) -> str:
-    return value if isinstance(value, str) else f"{value:.3g}"
+    shown = {key: key[1] if isinstance(key[1], str) else f"{key[1]:.3g}" for key in values}
+    return " with ".join(f"{' = '.join(names)} = {shown[key]}" for key, names in values.items())
 
 
 def _pre_norm(architecture: Architecture, *_: object) -> Candidate | None:
     """The norm in front of each branch, the skips at 1."""
     if architecture.norm == "pre":
         return None
-    layers = [
-        name for name, size in (("attention", architecture.heads), ("mlp", architecture.mlp_width)) if size
-    ]
-    return Candidate(3, ({"norm": "pre"} | _whole_skips(architecture, layers),), _settings, PRE_NORM)
+    return Candidate(3, ({"norm": "pre"} | _whole_skips(architecture),), _settings, PRE_NORM)
 
 
 def _input_gain(
