@@ -25,6 +25,8 @@ from edgewise.errors import BadInput, MissingArray
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+Document = dict[str, Any]  # a JSON object
+
 # The largest file of each kind that is read, in bytes.
 LARGEST_TEXT = 64_000_000  # only its beginning is measured
 LARGEST_JSON = 16_000_000  # a config, a record of a run

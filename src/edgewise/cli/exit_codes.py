@@ -110,9 +110,6 @@ def _hint() -> str:
     return "" if os.environ.get(DEBUG) else f" (set {DEBUG}=1 for the traceback)"
 
 
-Document = dict[str, Any]  # a JSON object
-
-
 @contextmanager
 def prints_aside() -> Iterator[None]:
     """Send what user code prints, also from a worker or a library in C, to standard error."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import click
 
 from edgewise.cli import exit_codes
-from edgewise.cli.exit_codes import Document, printing, prints_aside
+from edgewise.cli.exit_codes import printing, prints_aside
 from edgewise.cli.options import (
     Batch,
     Batches,
@@ -25,6 +25,7 @@ from edgewise.cli.options import (
     new_file,
 )
 from edgewise.errors import BadInput
+from edgewise.files import Document
 from edgewise.models.source import ACCEPTED
 from edgewise.progress import ProgressBar
 

@@ -13,9 +13,10 @@ import click
 from click.shell_completion import get_completion_class, shell_complete
 
 from edgewise.cli import exit_codes
-from edgewise.cli.exit_codes import Document, printing
+from edgewise.cli.exit_codes import printing
 from edgewise.cli.options import json_option
 from edgewise.errors import BadInput
+from edgewise.files import Document
 
 CORE = ("torch", "numpy", "scipy", "click", "rich", "matplotlib", "PyYAML")
 OPTIONAL = ("transformers", "timm")

@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.shell_completion import CompletionItem
 
-from edgewise.cli.exit_codes import Document
 from edgewise.errors import BadInput
-from edgewise.files import read_yaml
+from edgewise.files import Document, read_yaml
 
 if TYPE_CHECKING:
     from edgewise.models.describe import Description

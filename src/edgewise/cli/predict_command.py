@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from edgewise.cli import exit_codes
-from edgewise.cli.exit_codes import Document, printing, prints_aside
+from edgewise.cli.exit_codes import printing, prints_aside
 from edgewise.cli.options import (
     Batches,
     batch_option,
@@ -28,6 +28,7 @@ from edgewise.cli.options import (
     stack_option,
 )
 from edgewise.errors import BadInput
+from edgewise.files import Document
 from edgewise.models.source import ACCEPTED
 from edgewise.progress import ProgressBar
 

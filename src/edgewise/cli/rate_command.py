@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from edgewise.cli import exit_codes
-from edgewise.cli.exit_codes import Document, printing, prints_aside
+from edgewise.cli.exit_codes import printing, prints_aside
 from edgewise.cli.options import (
     Batch,
     Command,
@@ -21,6 +21,7 @@ from edgewise.cli.options import (
     load_function,
 )
 from edgewise.errors import BadInput
+from edgewise.files import Document
 from edgewise.progress import ProgressBar
 
 if TYPE_CHECKING:

@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING
 import click
 
 from edgewise.cli import exit_codes
-from edgewise.cli.exit_codes import Document, printing, prints_aside
+from edgewise.cli.exit_codes import printing, prints_aside
 from edgewise.cli.options import json_option
 from edgewise.errors import BadInput
+from edgewise.files import Document
 from edgewise.progress import ProgressBar
 
 if TYPE_CHECKING:

@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from edgewise.cli import exit_codes
-from edgewise.cli.exit_codes import Document, plain, printing, prints_aside, visible
+from edgewise.cli.exit_codes import plain, printing, prints_aside, visible
 from edgewise.cli.options import json_option
+from edgewise.files import Document
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
@@ -16,6 +15,7 @@ from edgewise.arrays import Array
 from edgewise.critical.asymptotics import BlockMap, collapsed_norms
 from edgewise.critical.exponents import evaluate, refuse_structural, totals
 from edgewise.errors import BadInput, SearchBudget
+from edgewise.files import Document
 from edgewise.nouns.architecture import Architecture, Perceptron
 from edgewise.nouns.blocks import attentions
 from edgewise.nouns.knobs import KNOBS, refuse_unknown
@@ -42,7 +42,7 @@ class CriticalPoint:
     note: str
     architecture: Architecture | Perceptron
 
-    def json(self) -> dict[str, Any]:
+    def json(self) -> Document:
         return {
             "values": dict(self.values),
             "angle": finite(self.angle),

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from edgewise.arrays import Array
 from edgewise.critical.exponents import Exponents, evaluate
 from edgewise.errors import BadInput, SearchBudget
-from edgewise.files import whole_file
+from edgewise.files import Document, whole_file
 from edgewise.nouns.architecture import Architecture
 from edgewise.nouns.knobs import KNOBS, Knob, refuse_unknown
 from edgewise.stability.lyapunov import signs
@@ -99,9 +99,9 @@ class PhaseDiagram:
             f"<PhaseDiagram {self.x_name} x {self.y_name}, {grid}; edgewise.present.phase_diagram draws it>"
         )
 
-    def json(self) -> dict[str, Any]:
+    def json(self) -> Document:
         """Plain lists; numbers that are not finite are null."""
-        data: dict[str, Any] = {}
+        data: Document = {}
         for item in fields(self):
             value = getattr(self, item.name)
             data[item.name] = _plain(value) if isinstance(value, np.ndarray) else value

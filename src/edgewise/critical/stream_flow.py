@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +11,7 @@ from numpy.typing import NDArray
 from edgewise.arrays import LARGEST, Array
 from edgewise.critical.asymptotics import BlockMap, asymptotics
 from edgewise.errors import BadInput
+from edgewise.files import Document
 from edgewise.models.describe import describe
 from edgewise.nouns.architecture import Architecture, Perceptron
 from edgewise.nouns.verdict import FixedPoint
@@ -34,9 +34,9 @@ class VectorField:
     trajectories: list[Array]
     architecture: Architecture
 
-    def json(self) -> dict[str, Any]:
+    def json(self) -> Document:
         names = ("norm", "overlap", "d_log_norm", "d_overlap")
-        data: dict[str, Any] = {name: getattr(self, name).tolist() for name in names}
+        data: Document = {name: getattr(self, name).tolist() for name in names}
         data["fixed_points"] = [point.json() for point in self.fixed_points]
         data["trajectories"] = [orbit.tolist() for orbit in self.trajectories]
         return data

@@ -24,7 +24,6 @@ from edgewise.explorer.requests import (
     LARGEST_GRID,
     LONGEST,
     LONGEST_WITH_POSITIONS,
-    Document,
     KnobAxis,
     MapRequest,
     NetworkSource,
@@ -36,6 +35,7 @@ from edgewise.explorer.requests import (
     read,
     span_of,
 )
+from edgewise.files import Document
 from edgewise.judgement.grid import judged_diagram
 from edgewise.judgement.probability import calibration
 from edgewise.judgement.verdict_limits import OUTCOME_BANDS
@@ -76,7 +76,7 @@ MOST_BLOCKS = 8 * DEEPEST  # of one question without them
 Depth = Annotated[int, Field(ge=1, le=DEEPEST)]
 
 
-def as_bytes(value: Any) -> bytes:
+def as_bytes(value: object) -> bytes:
     """Return JSON without spaces, on one line; a number that is not finite is an error of ours."""
     return json.dumps(value, allow_nan=False, separators=(",", ":")).encode()
 

@@ -20,8 +20,9 @@ from edgewise.critical.phase_diagram import as_knobs, value_of
 from edgewise.critical.stream_flow import displacement, orbits
 from edgewise.errors import BadInput
 from edgewise.explorer.answers import as_bytes, description, rounded, screen_parts
-from edgewise.explorer.requests import Document, NetworkSource, PageRequest, read, span_of
+from edgewise.explorer.requests import NetworkSource, PageRequest, read, span_of
 from edgewise.explorer.responses import REFUSED, by_thread, in_turn, json_reply
+from edgewise.files import Document
 from edgewise.nouns.architecture import Architecture, transformer
 from edgewise.nouns.verdict import FixedPoint, per_cent
 from edgewise.present import wording

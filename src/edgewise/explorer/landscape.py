@@ -14,8 +14,9 @@ from starlette.requests import Request as HttpRequest
 
 from edgewise.errors import BadInput, MissingArray
 from edgewise.explorer.answers import as_bytes, rounded
-from edgewise.explorer.requests import Document, PageRequest
+from edgewise.explorer.requests import PageRequest
 from edgewise.explorer.responses import REFUSED, json_reply, pieces, waited
+from edgewise.files import Document
 from edgewise.present import wording
 from edgewise.present.html import prose
 

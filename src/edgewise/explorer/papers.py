@@ -16,9 +16,8 @@ from pydantic import Field
 
 from edgewise.errors import BadInput
 from edgewise.explorer.answers import as_bytes
-from edgewise.explorer.requests import Document
 from edgewise.explorer.responses import REFUSED, in_turn, json_reply
-from edgewise.files import read_text, read_yaml
+from edgewise.files import Document, read_text, read_yaml
 from edgewise.present.html import prose
 from edgewise.study.recipe import FOLDERS, home
 from edgewise.study.store import Stamp, span

@@ -13,8 +13,9 @@ from starlette.requests import Request as HttpRequest
 
 from edgewise.arrays import Array
 from edgewise.explorer.answers import rounded
-from edgewise.explorer.requests import Document, PageRequest
+from edgewise.explorer.requests import PageRequest
 from edgewise.explorer.responses import REFUSED, by_thread, by_worker, pieces
+from edgewise.files import Document
 from edgewise.nouns.architecture import Perceptron
 from edgewise.nouns.knobs import ACTIVATIONS
 from edgewise.nouns.verdict import per_cent

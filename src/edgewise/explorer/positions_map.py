@@ -19,17 +19,9 @@ from starlette.requests import Request as HttpRequest
 from edgewise.arrays import Array
 from edgewise.errors import BadInput, VanishedStream
 from edgewise.explorer.answers import LEFT_OUT, as_json, axis_of, coloured, levels_of
-from edgewise.explorer.requests import (
-    AxesRequest,
-    Document,
-    Knob,
-    NetworkSource,
-    PageRequest,
-    Value,
-    changed,
-    read,
-)
+from edgewise.explorer.requests import AxesRequest, Knob, NetworkSource, PageRequest, Value, changed, read
 from edgewise.explorer.responses import LEFT, kept, pieces, waited
+from edgewise.files import Document
 from edgewise.judgement.probability import score_of, training_probability
 from edgewise.judgement.profile import read as read_trace
 from edgewise.nouns.architecture import Architecture

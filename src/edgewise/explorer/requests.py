@@ -20,7 +20,6 @@ from edgewise.models.source import preset_names
 from edgewise.nouns.architecture import Architecture
 from edgewise.nouns.knobs import KNOBS
 
-Document = dict[str, Any]  # a JSON object
 LARGEST_GRID = 64
 CHOICES = (
     "mlp_in_gain",

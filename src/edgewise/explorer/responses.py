@@ -21,7 +21,7 @@ from starlette.requests import Request as HttpRequest
 
 from edgewise.explorer.answers import as_json
 from edgewise.explorer.process_pool import Cancelled, Computation, NotAnswered, ProcessPool
-from edgewise.explorer.requests import Document
+from edgewise.files import Document
 
 T = TypeVar("T")
 R = TypeVar("R", bound=BaseModel)

@@ -19,9 +19,9 @@ from starlette.requests import Request as HttpRequest
 
 from edgewise.errors import BadInput
 from edgewise.explorer.answers import as_bytes
-from edgewise.explorer.requests import Document, PageRequest, from_config
+from edgewise.explorer.requests import PageRequest, from_config
 from edgewise.explorer.responses import REFUSED, in_turn, json_reply
-from edgewise.files import read_arrays, read_json
+from edgewise.files import Document, read_arrays, read_json
 from edgewise.monitor.read_run import Run, ended
 from edgewise.present import run_files, run_report
 from edgewise.present.run_files import picture

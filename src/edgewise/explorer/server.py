@@ -29,16 +29,9 @@ from edgewise.errors import BadInput
 from edgewise.explorer import answers, flows, landscape, papers, perceptron_view, runs
 from edgewise.explorer.answers import DepthRequest, FixesRequest, LimitRequest, SimulateRequest
 from edgewise.explorer.positions_map import events, refuse_without_positions
-from edgewise.explorer.requests import (
-    AxesRequest,
-    Document,
-    MapRequest,
-    NetworkSource,
-    PointRequest,
-    moved,
-    read,
-)
+from edgewise.explorer.requests import AxesRequest, MapRequest, NetworkSource, PointRequest, moved, read
 from edgewise.explorer.responses import REFUSED, by_thread, by_worker, close_workers, here, pieces, points
+from edgewise.files import Document
 
 ROUTERS = (  # one for each view beside that of networks
     flows.router,

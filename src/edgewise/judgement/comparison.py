@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from edgewise.arrays import Array
+from edgewise.files import Document
 from edgewise.nouns.architecture import Architecture, Perceptron
 from edgewise.nouns.trace import Trace
 from edgewise.nouns.verdict import Verdict
@@ -32,7 +33,7 @@ class Comparison:
         first, second = (verdict.name for verdict in self.verdicts)
         return first or "first", second or "second"
 
-    def json(self) -> dict[str, Any]:
+    def json(self) -> Document:
         return {
             "names": list(self.names),
             "verdicts": [verdict.json() for verdict in self.verdicts],

@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from edgewise.critical.asymptotics import asymptotics
 from edgewise.errors import SearchBudget
+from edgewise.files import Document
 from edgewise.judgement.findings import (
     CURABLE,
     FindingEvidence,
@@ -143,7 +144,7 @@ def _limits(network: Architecture | Perceptron | None, budget: SearchBudget | No
     )
 
 
-def _facts(theory: PerceptronTheory | None) -> dict[str, Any] | None:
+def _facts(theory: PerceptronTheory | None) -> Document | None:
     if theory is None:
         return None
     return {
@@ -158,9 +159,11 @@ def _search(reading: TraceReading, outcome: Outcome) -> RemedySearch | None:
         return None
     network = trace.architecture
     condensation = (reading.attention.condensation if reading.attention else None) or 0.0
-    bare = isinstance(network, Architecture) and network.heads and network.norm == "none"
-    if not condensation and bare and not network.qk_norm and not np.isfinite(trace.norm).all():
-        condensation = math.inf  # scores are products of a stream that left the range of numbers
+    if not condensation and isinstance(network, Architecture) and not np.isfinite(trace.norm).all():
+        bare = network.heads and network.norm == "none" and not network.qk_norm
+        condensation = (
+            math.inf if bare else 0.0
+        )  # scores are products of a stream that left the range of numbers
     return RemedySearch(trace, outcome, condensation, judge)
 
 

@@ -29,6 +29,7 @@ import numpy as np
 
 from edgewise.arrays import Array
 from edgewise.errors import SearchBudget
+from edgewise.files import Document
 from edgewise.judgement.profile import TraceReading
 from edgewise.nouns.architecture import Architecture, Perceptron
 from edgewise.nouns.blocks import Attention, Block, ResidualBranch, fold
@@ -145,9 +146,9 @@ def _size(change: float) -> float:
 
 
 @cache
-def calibration() -> dict[str, Any]:
+def calibration() -> Document:
     """The table: constants by readout, the range of what was trained, and how it was made."""
-    table: dict[str, Any] = json.loads(resources.files("edgewise.judgement").joinpath(TABLE).read_text())
+    table: Document = json.loads(resources.files("edgewise.judgement").joinpath(TABLE).read_text())
     return table
 
 

@@ -7,9 +7,10 @@ A panel is one pair of axes as plain numbers: curves, maps, arrows and markers. 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from edgewise.arrays import Array
+from edgewise.files import Document
 from edgewise.nouns.verdict import Outcome
 
 
@@ -121,7 +122,7 @@ class CardTable:
     kind: str = ""
     outcomes: tuple[Outcome, ...] = ()  # what each row leads to, for its color and shape
 
-    def json(self) -> dict[str, Any]:
+    def json(self) -> Document:
         return {"header": list(self.header), "rows": [list(row) for row in self.rows]}
 
 
@@ -148,7 +149,7 @@ class Card:
     def __repr__(self) -> str:
         return f"<Card {self.title[:120]}: {self.answer[:120]}, {len(self.sentences)} sentences>"
 
-    def json(self) -> dict[str, Any]:
+    def json(self) -> Document:
         """Return the card as plain values, its figures left out."""
         names = ("title", "answer", "source", "advice")
         lists = ("reasons", "warnings", "sentences", "notes")

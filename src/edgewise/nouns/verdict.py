@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 from enum import Enum
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from edgewise.errors import BadInput
+from edgewise.files import Document
 from edgewise.nouns.trace import UNKNOWN, Provenance, WithProvenance
 
 if TYPE_CHECKING:
@@ -81,7 +82,7 @@ class Remedy:
     """A change that was predicted and judged: what it is, in knobs too, and the outcome it leads to."""
 
     sentence: str  # the change as one would write it
-    changes: dict[str, Any]  # of the description
+    changes: Document  # of the description
     outcome: Outcome
     probability: float | None = None  # that such a network trains
     same_architecture: bool = False  # initialization alone
@@ -179,7 +180,7 @@ class FixedPoint:
     def stable(self) -> bool:
         return all(abs(value) < 1 for value in self.eigenvalues)
 
-    def json(self) -> dict[str, Any]:
+    def json(self) -> Document:
         return {
             "norm": finite(self.norm),
             "overlap": finite(self.overlap),
@@ -203,7 +204,7 @@ class Probability:
     why_open: str = ""
     forgetting: float | None = None  # late change of the log-share of the stream that is no longer the input
 
-    def json(self) -> dict[str, Any]:
+    def json(self) -> Document:
         numbers = {name: round(getattr(self, name), 4) for name in ("value", "low", "high")}
         rest = {"why_open": self.why_open or None, "forgetting": finite(self.forgetting)}
         return {**numbers, "outside": list(self.outside), **rest}
@@ -284,7 +285,7 @@ class Verdict(WithProvenance):
     fixed_points: tuple[FixedPoint, ...] = ()  # of the last block's map, repeated without end
     power_law: float | None = None  # zeta with 1 - overlap ~ norm^zeta where the stream grows without bound
     attention: AttentionSpread | None = None  # None without attention
-    perceptron: dict[str, Any] | None = None  # limits of a perceptron's maps, by name
+    perceptron: Document | None = None  # limits of a perceptron's maps, by name
     findings: tuple[Finding, ...] = ()  # what is wrong and what to do, the worst first
     ruled_out: tuple[str, ...] = ()  # what was looked at and is not the trouble
     profile: Profile = Profile((0.0,), (1.0,))  # overlap and gradient through depth
@@ -348,7 +349,7 @@ class Verdict(WithProvenance):
 
         return present.as_html(present.card_of(self))
 
-    def json(self) -> dict[str, Any]:
+    def json(self) -> Document:
         """Return the published form, `schema/prediction-1.json`."""
         attention = self.attention or AttentionSpread(None, None, None)
         return {

@@ -69,13 +69,8 @@ class AttentionPreconditioner(OptimizerWrapper):
     ) -> None:
         super().__init__(optimizer)
         _refuse_closures(optimizer)
-        if (
-            not lr > 0
-            or not damping > 0
-            or refresh < 1
-            or not cap > 0
-            or not (0 <= momentum < 1 and 0 <= decay < 1)
-        ):
+        positive = lr > 0 and damping > 0 and cap > 0 and refresh >= 1
+        if not (positive and 0 <= momentum < 1 and 0 <= decay < 1):
             raise BadInput(
                 f"lr {lr}, damping {damping}, cap {cap} must be positive, refresh {refresh} at least 1, momentum "
                 f"{momentum} and decay {decay} in [0, 1)."
@@ -92,12 +87,8 @@ class AttentionPreconditioner(OptimizerWrapper):
         self._model = unwrap(model)  # what is compiled or replicated around it cannot be copied
         self._moments: dict[str, tuple[Tensor, Tensor]] = {}
         self._masks = self._row_masks()
-        self.group: State = {
-            "params": self._alone(),
-            "lr": lr,
-            "momentum": momentum,
-            "weight_decay": weight_decay,
-        }
+        rates = {"lr": lr, "momentum": momentum, "weight_decay": weight_decay}
+        self.group: State = {"params": self._alone(), **rates}
 
     @property
     def param_groups(self) -> list[Group]:
@@ -132,22 +123,11 @@ class AttentionPreconditioner(OptimizerWrapper):
             self.sample.redraw()
         return loss
 
-    def remove(self) -> None:
-        """Take the hooks off and be the wrapped optimizer from now on."""
-        self.sample.remove()
-        self.enabled = False
-
     def own_state(self) -> State:
-        settings = {key: value for key, value in self.group.items() if key != "params"}
-        metrics = [metric.state_dict() for metric in self.metrics]
-        moments = {key: (m.clone(), v.clone()) for key, (m, v) in self._moments.items()}
-        return {
-            "steps": self.steps,
-            "group": settings,
-            "metrics": metrics,
-            "moments": moments,
-            **self.sample.state_dict(),
-        }
+        own: State = {"steps": self.steps, "metrics": [metric.state_dict() for metric in self.metrics]}
+        own["group"] = {key: value for key, value in self.group.items() if key != "params"}
+        own["moments"] = {key: (m.clone(), v.clone()) for key, (m, v) in self._moments.items()}
+        return own | self.sample.state_dict()
 
     def load_own_state(self, state: State) -> None:
         self.steps = state["steps"]
@@ -303,11 +283,6 @@ class LogitTrust(OptimizerWrapper):
                 self._bound(parameters, before)
             self.sample.redraw()
         return result
-
-    def remove(self) -> None:
-        """Take the hooks off and be the wrapped optimizer from now on."""
-        self.sample.remove()
-        self.enabled = False
 
     def own_state(self) -> State:
         return {"delta": self.delta, "seen": self._has_tokens, **self.sample.state_dict()}

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from edgewise.errors import BadInput
+from edgewise.files import Document
 from edgewise.models.config.translate import config_of
 from edgewise.models.model_map import ModelMap
 from edgewise.models.names.model_sites import (
@@ -117,7 +117,7 @@ def _of_another(name: str, attention: str, model: nn.Module) -> bool:
     return not f"{attention}.".startswith(f"{block}.") and block in dict(model.named_modules())
 
 
-def _listed_kind(config: dict[str, Any], attention: str) -> str | None:
+def _listed_kind(config: Document, attention: str) -> str | None:
     """The type of layer as the config lists it, by the block's number in the name."""
     number = next((int(word) for word in reversed(attention.split(".")) if word.isdigit()), None)
     listed = config.get("layer_types")
@@ -144,7 +144,8 @@ class Side:
     def read(self, stored: Mapping[str, Tensor]) -> Tensor:
         """Return (heads, d_h, d + 1): the matrix, its bias (or zero) last."""
         p = self.projection
-        matrix = torch.cat([_picked(_upright(p, stored[name]), p) for name in p.parameters])
+        upright = [stored[name].mT if p.transposed else stored[name] for name in p.parameters]
+        matrix = torch.cat([_picked(one, p) for one in upright])
         if p.biases:
             bias = torch.cat([_picked(stored[name], p) for name in p.biases])
         else:
@@ -272,10 +273,6 @@ def _causal(model: nn.Module, site: AttentionSite, assumed: bool) -> bool:
     attention = model.get_submodule(site.name)
     values = [getattr(attention, name, None) for name in ("is_causal", "causal_only")]
     return bool(next((s for s in values if isinstance(s, bool)), assumed))
-
-
-def _upright(projection: Projection, stored: Tensor) -> Tensor:
-    return stored.transpose(-1, -2) if projection.transposed else stored
 
 
 def _picked(stored: Tensor, projection: Projection) -> Tensor:

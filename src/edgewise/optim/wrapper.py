@@ -14,11 +14,19 @@ from edgewise.errors import BadInput
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
 
+    from edgewise.optim.logit_change import TokenSample
+
 
 Group = dict[str, Any]  # of parameters, as torch.optim keeps them
 State = dict[str, Any]
 Closure = Callable[[], Any]
 Hook = Callable[..., Any]
+
+
+def _of_the_wrapped(name: str) -> property:
+    return property(
+        lambda self: getattr(self.optimizer, name), lambda self, new: setattr(self.optimizer, name, new)
+    )
 
 
 class OptimizerWrapper(Optimizer):
@@ -30,6 +38,8 @@ class OptimizerWrapper(Optimizer):
 
     KEY = "wrapper"  # under which `state_dict` holds what is ours
     _group: ProcessGroup | None = None  # the processes it averages over
+    sample: TokenSample
+    enabled: bool
 
     def __init__(self, optimizer: Optimizer) -> None:
         if not isinstance(optimizer, Optimizer):
@@ -39,29 +49,9 @@ class OptimizerWrapper(Optimizer):
             )
         self.optimizer = optimizer  # no super().__init__: groups and state must be the same objects
 
-    @property
-    def param_groups(self) -> list[Group]:
-        return self.optimizer.param_groups
-
-    @param_groups.setter
-    def param_groups(self, groups: list[Group]) -> None:
-        self.optimizer.param_groups = groups
-
-    @property
-    def state(self) -> Any:
-        return self.optimizer.state
-
-    @state.setter
-    def state(self, state: Any) -> None:
-        self.optimizer.state = state
-
-    @property
-    def defaults(self) -> State:
-        return self.optimizer.defaults
-
-    @defaults.setter
-    def defaults(self, defaults: State) -> None:
-        self.optimizer.defaults = defaults
+    param_groups: Any = _of_the_wrapped("param_groups")
+    state: Any = _of_the_wrapped("state")
+    defaults: Any = _of_the_wrapped("defaults")
 
     def __getstate__(self) -> State:
         """All of it, for copies and pickles: torch's own would leave out what is wrapped.
@@ -90,6 +80,11 @@ class OptimizerWrapper(Optimizer):
 
     def _inner_step(self, closure: Closure | None) -> Any:
         return self.optimizer.step() if closure is None else self.optimizer.step(closure)
+
+    def remove(self) -> None:
+        """Take the hooks off and be the wrapped optimizer from now on."""
+        self.sample.remove()
+        self.enabled = False
 
     def own_state(self) -> State:
         """Return what `state_dict` adds to that of the wrapped optimizer."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -265,7 +265,7 @@ def unusual_knobs(network: Architecture | Perceptron) -> dict[str, Any]:
     return sizes | others
 
 
-def call(function: str, arguments: dict[str, Any]) -> str:
+def call(function: str, arguments: Mapping[str, object]) -> str:
     """Return a call with keywords, on as many lines as it needs.
 
     >>> call("edgewise.transformer", {"depth": 2, "norm": "post"})
@@ -283,7 +283,7 @@ def call(function: str, arguments: dict[str, Any]) -> str:
     return f"{function}(\n{inside}\n)"
 
 
-def _written(value: Any) -> str:
+def _written(value: object) -> str:
     if isinstance(value, (tuple, list)):
         return "[" + ", ".join(map(_written, value)) + "]"
     return repr(value)  # all digits: the same network, not a near one

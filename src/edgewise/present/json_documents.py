@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from edgewise.arrays import Array
+from edgewise.files import Document
 from edgewise.nouns.trace import Trace
 from edgewise.nouns.verdict import SCHEMA, Verdict, finite
 
@@ -82,7 +83,7 @@ def standard_error(seeds: Array) -> Array:
 SHOWN = ("norm", "overlap", "gradient_norm", "relative_gradient_norm", "attention_entropy", "condensation")
 
 
-def prediction(trace: Trace, verdict: Verdict, critical: CriticalPoint | None = None) -> dict[str, Any]:
+def prediction(trace: Trace, verdict: Verdict, critical: CriticalPoint | None = None) -> Document:
     """Return one network: its description, numbers per block (length depth + 1, embedding first), and verdict."""
     numbers = block_numbers(trace)
     blocks = {name: listed(numbers[name]) for name in SHOWN if name in numbers}
@@ -94,7 +95,7 @@ def prediction(trace: Trace, verdict: Verdict, critical: CriticalPoint | None = 
     return document | ({} if critical is None else {"critical": critical.json()}) | stamp()
 
 
-def comparison(compared: Comparison, predictions: list[dict[str, Any]]) -> dict[str, Any]:
+def comparison(compared: Comparison, predictions: list[Document]) -> Document:
     """Return two networks: both documents, and what differs between them."""
     return {"comparison": compared.json(), "predictions": predictions} | stamp()
 
@@ -104,7 +105,7 @@ def listed(values: NDArray[np.float64]) -> list[float | None]:
     return [finite(float(value)) for value in values]
 
 
-def stamp() -> dict[str, Any]:
+def stamp() -> Document:
     """Return the version of the schema and of the library."""
     from edgewise import __version__
 
@@ -116,7 +117,7 @@ def measurement(
     verdict: Verdict,
     predicted: tuple[Trace, Verdict] | None = None,
     audit: Sequence[AuditFinding] | None = None,
-) -> dict[str, Any]:
+) -> Document:
     """Measured numbers with their errors and statistics, the prediction beside them, the audit of the weights."""
     return {
         "measured": prediction(trace, verdict),

@@ -19,7 +19,7 @@ import numpy as np
 
 from edgewise.arrays import Array
 from edgewise.errors import BadInput
-from edgewise.files import whole_file
+from edgewise.files import Document, whole_file
 from edgewise.nouns.architecture import Perceptron
 from edgewise.nouns.card import Arrows, Curve, Map, Marker, Panel
 from edgewise.present.sheet import Sheet, finite_limit
@@ -409,7 +409,7 @@ def page(title: str, limits: tuple[float, float], planes: Mapping[str, Plane]) -
     return _PLACE.sub(lambda place: pieces[place[1]], template)
 
 
-def script_json(data: Any) -> str:
+def script_json(data: object) -> str:
     """JSON in ASCII without <, > and &: no end of the script, no comment, no U+2028."""
     return json.dumps(data, allow_nan=False, ensure_ascii=True).translate(_IN_SCRIPT)
 
@@ -426,7 +426,7 @@ def _source(template: str, start: str, end: str) -> str:
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
 
 
-def _data(name: str, plane: Plane) -> dict[str, Any]:
+def _data(name: str, plane: Plane) -> Document:
     # All digits: the range can be tiny beside the loss.
     rows = [[float(v) if np.isfinite(v) else None for v in row] for row in plane.losses]
     path = None if plane.path is None else [[float(f"{c:.5g}") for c in point] for point in plane.path]

@@ -16,12 +16,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from edgewise.arrays import Array
 from edgewise.errors import BadInput
+from edgewise.files import Document
 from edgewise.monitor.columns import Statistic, statistics
 from edgewise.monitor.read_run import Run
 from edgewise.monitor.storage import RunRows
@@ -169,7 +169,7 @@ Groups = Sequence[tuple[int, int]]
 DECADES = 1.3  # from this span on a scale is logarithmic
 
 
-def picture(columns: Sequence[str], rows: RunRows, statistic: str | None) -> dict[str, Any]:
+def picture(columns: Sequence[str], rows: RunRows, statistic: str | None) -> Document:
     """Return the heat map of one statistic with its extreme line, and the loss; numbers that are not finite
     are null.
     """
@@ -220,7 +220,7 @@ def _groups(count: int, places: int) -> list[tuple[int, int]]:
     return list(zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True))
 
 
-def _heat(statistic: Statistic, places: dict[str, int], rows: RunRows, groups: Groups) -> dict[str, Any]:
+def _heat(statistic: Statistic, places: dict[str, int], rows: RunRows, groups: Groups) -> Document:
     values = _worst(statistic, rows.values[:, list(places.values())], groups)
     finite_values = values[np.isfinite(values)]
     low, high = float(finite_values.min()), float(finite_values.max())
@@ -253,7 +253,7 @@ def _extreme(statistic: Statistic, values: Array) -> Array:
     return np.asarray(reduce.reduce(values, axis=1))
 
 
-def _curve(statistic: Statistic, columns: Sequence[str], rows: RunRows, groups: Groups) -> dict[str, Any]:
+def _curve(statistic: Statistic, columns: Sequence[str], rows: RunRows, groups: Groups) -> Document:
     values = rows.values[:, [list(columns).index(statistic.name)]]
     worst = _worst(statistic, values, groups)[:, 0] if groups else np.zeros(0)
     return {

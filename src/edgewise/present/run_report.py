@@ -8,10 +8,10 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
+from edgewise.files import Document
 from edgewise.monitor.alarm import MEANING, Alarm
 from edgewise.monitor.read_run import Run, ended, unseen_of_events
 from edgewise.monitor.storage import RunRows
@@ -52,11 +52,11 @@ class RunSubject:
     """Everything that a report says of one process of a run."""
 
     name: str
-    about: dict[str, Any]
-    story: dict[str, Any]  # how far the run is
-    cards: Sequence[dict[str, Any]]  # alarms, as the explorer shows them
+    about: Document
+    story: Document  # how far the run is
+    cards: Sequence[Document]  # alarms, as the explorer shows them
     raised: int  # alarms, also those beyond the shown
-    curves: Sequence[dict[str, Any]]  # each with its steps
+    curves: Sequence[Document]  # each with its steps
     rows: int
     unseen: Sequence[str] = ()  # what the monitor could not see
     command: str = ""
@@ -100,7 +100,7 @@ def subject(run: Run, name: str, command: str = "", rank: int = 0) -> RunSubject
         )
 
 
-def _curves(columns: Sequence[str], rows: Any) -> Iterator[dict[str, Any]]:
+def _curves(columns: Sequence[str], rows: RunRows) -> Iterator[Document]:
     """The loss first, then the others of the run, then the worst block of the first statistics."""
     whole = picture(columns, rows, None)
     yield from (
@@ -159,7 +159,7 @@ def _lower(text: str) -> str:
     return text[:1].lower() + text[1:]
 
 
-def _alarm(card: dict[str, Any]) -> Html:
+def _alarm(card: Document) -> Html:
     """The paragraph of an alarm: what was seen, what moved first and then, what it means, what to try."""
     since = "" if card["since"] == card["step"] else f", since step {count(card['since'])}"
     moved = [("First", card["first"]), *(("Then", line) for line in card["then"])] if card["first"] else []
@@ -208,7 +208,7 @@ def subject_card(subject: RunSubject) -> Card:
     )
 
 
-def _numbers(curves: Sequence[dict[str, Any]]) -> Html:
+def _numbers(curves: Sequence[Document]) -> Html:
     """Every curve in figures, with the range that is usual."""
     rows = []
     for curve in curves:
@@ -221,7 +221,7 @@ def _numbers(curves: Sequence[dict[str, Any]]) -> Html:
     )
 
 
-def _named(curve: dict[str, Any]) -> str:
+def _named(curve: Document) -> str:
     """With which block it is of."""
     return curve["label"] + (f", {curve['which']} of the blocks" if "which" in curve else "")
 
@@ -262,7 +262,7 @@ BLOCK = re.compile(r"\bblock\.(\d{1,4})\b")
 SILENT = 60.0  # seconds without a row, after which a run that has not ended is called silent
 
 
-def note(about: dict[str, Any]) -> str:
+def note(about: Document) -> str:
     """Return the network of a run in one line."""
     parts = [str(about.get("model", "a model"))[:80], f"{about['depth']} blocks"]
     if isinstance(about.get("width"), int):
@@ -274,7 +274,7 @@ def note(about: dict[str, Any]) -> str:
     return " · ".join(parts)
 
 
-def state(events: Sequence[dict[str, Any]], rows: RunRows) -> dict[str, Any]:
+def state(events: Sequence[Document], rows: RunRows) -> Document:
     """Return how far the run is, as text."""
     last = finite(float(rows.time[-1])) if len(rows) else None
     silent = 0.0 if last is None else time.time() - last
@@ -291,7 +291,7 @@ def unseen(run: Run, rank: int, rows: RunRows) -> list[str]:
     return [_short(sentence) for sentence in run.unseen(rank, rows=rows)]
 
 
-def unseen_at_a_glance(run: Run, events: Sequence[dict[str, Any]]) -> list[str]:
+def unseen_at_a_glance(run: Run, events: Sequence[Document]) -> list[str]:
     """Return the same as far as the events tell, without reading the rows; a run that has ended has written it down."""
     ends = [event for event in events if event["kind"] == "stop"]
     last = ends[-1].get("unseen") if ends and ended(events) else None
@@ -310,13 +310,13 @@ def _duration(seconds: float) -> str:
     return f"{seconds:.0f} seconds"
 
 
-def alarms(events: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+def alarms(events: Sequence[Document]) -> list[Document]:
     """Return the alarms of a run, first things first, each as a card."""
     raised = [Alarm.from_json(event) for event in events if event["kind"] == "alarm"]
     return [_card(alarm) for alarm in raised[:MOST_ALARMS]]
 
 
-def _card(alarm: Alarm) -> dict[str, Any]:
+def _card(alarm: Alarm) -> Document:
     where = f" in {_place(alarm.place)}" if alarm.place else ""
     where += f", head {alarm.head}" if alarm.head is not None else ""
     title = _short(alarm.kind.value).replace("_", " ").capitalize() + where
@@ -353,6 +353,6 @@ def count(value: int) -> str:
     return f"{value:,}".replace(",", "\u2009")
 
 
-def _short(text: Any) -> str:
+def _short(text: object) -> str:
     """A sentence of the run in plain words; blocks are counted from 0, as modules are."""
     return BLOCK.sub(r"block \1", str(text)[:LONGEST])

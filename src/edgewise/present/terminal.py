@@ -7,7 +7,6 @@ import shutil
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from enum import IntEnum
-from typing import Any
 
 import numpy as np
 from rich.console import Console
@@ -21,7 +20,7 @@ from edgewise.nouns.card import Line
 from edgewise.nouns.trace import Trace
 from edgewise.nouns.verdict import Verdict, per_cent
 from edgewise.present.cards import leading, listing, verdict_card
-from edgewise.present.json_documents import RowsWithErrors, block_numbers, rows_with_errors
+from edgewise.present.json_documents import Rows, RowsWithErrors, block_numbers, rows_with_errors
 from edgewise.present.wording import details, explain
 
 PIPE = 88  # columns of what is not a terminal
@@ -220,7 +219,7 @@ def selected(depth: int) -> list[int]:
     return sorted({0, 1, 2, depth // 4, depth // 2, 3 * depth // 4, depth})
 
 
-def _number(name: str, numbers: dict[str, Any], block: int) -> str:
+def _number(name: str, numbers: Rows, block: int) -> str:
     value = float(numbers[name][block])
     if not np.isfinite(value):
         return "∞" if value == np.inf else ""
@@ -318,7 +317,7 @@ def difference_table(comparison: Comparison) -> Table:
     return table
 
 
-def _value(value: Any) -> str:
+def _value(value: object) -> str:
     if isinstance(value, list):
         return f"{len(value)} values" if len(value) > 3 else ", ".join(map(_value, value))
     return f"{value:.4g}" if isinstance(value, float) else "–" if value is None else str(value)

@@ -19,6 +19,7 @@ from torch import distributed as dist
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
+from edgewise.files import Document
 from edgewise.landscape.evaluation import Batch, Loss
 from edgewise.rehearsal.ladder import NOISE
 
@@ -72,7 +73,7 @@ class TorchLossCall:
     function: Any
     prediction: Tensor
     rest: tuple[Any, ...]
-    options: dict[str, Any]
+    options: Document
 
     @property
     def dimension(self) -> int:

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from enum import Enum
 from functools import cache
 from importlib import resources
-from typing import Any
 
+from edgewise.files import Document
 from edgewise.nouns.verdict import Outcome, Probability, Verdict
 from edgewise.rehearsal.ladder import NOISE
 from edgewise.rehearsal.rate import Rate, Rehearsal, format_rate
@@ -33,11 +33,9 @@ Steps = tuple[float | None, float | None, float | None]
 
 
 @cache
-def chance_table() -> dict[str, Any]:
+def chance_table() -> Document:
     """Return constants with all families and without each, and how well they did on families left out."""
-    values: dict[str, Any] = json.loads(
-        resources.files("edgewise.rehearsal").joinpath("chances.json").read_text()
-    )
+    values: Document = json.loads(resources.files("edgewise.rehearsal").joinpath("chances.json").read_text())
     return values
 
 

@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from edgewise.errors import BadInput
+from edgewise.files import Document
 from edgewise.models.inputs import call, tensors
 from edgewise.models.state import preserved
 from edgewise.nouns.verdict import finite
@@ -30,7 +31,6 @@ from edgewise.progress import progress_bar
 from edgewise.repair.initialize import critical_plan, initialize_
 from edgewise.repair.meter import batch_for
 from edgewise.repair.plan import Plan
-from edgewise.study.store import Document
 from edgewise.study.tasks import Task, task
 from edgewise.study.train import TRAINS, Schedule, Tuned, train
 
@@ -443,7 +443,7 @@ def _matrix(fan_in: int, fan_out: int) -> nn.Linear:
     return layer
 
 
-def first_output(output: Any) -> Tensor:
+def first_output(output: object) -> Tensor:
     """Return logits, the last hidden state, or the first tensor of an output."""
     for name in ("logits", "last_hidden_state"):
         tensor = getattr(output, name, None)

@@ -10,9 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from edgewise.files import Document
 from edgewise.nouns.architecture import Architecture, transformer
 from edgewise.study.recipe import rounded
-from edgewise.study.store import Document
 
 if TYPE_CHECKING:
     import numpy as np

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 from edgewise import user_code
 from edgewise.errors import BadInput
-from edgewise.files import open_regular
-from edgewise.study.store import Document, Plain, dumps, loads, plain
+from edgewise.files import Document, open_regular
+from edgewise.study.store import Plain, dumps, loads, plain
 
 if TYPE_CHECKING:
     import numpy as np
@@ -45,7 +45,7 @@ class Claim:
     ours: str
     scale: str
     held: bool | None
-    numbers: dict[str, Any] = field(default_factory=dict)
+    numbers: Document = field(default_factory=dict)
     parts: tuple[Claim, ...] = ()
     rows: tuple[str, ...] = ()
 
@@ -99,8 +99,8 @@ class Claim:
 class Result:
     """One measured case; `seconds` is the processor time that its `measure` took."""
 
-    case: dict[str, Any]
-    value: dict[str, Any]
+    case: Document
+    value: Document
     seconds: float = 0.0
 
 

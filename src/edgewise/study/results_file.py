@@ -9,11 +9,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from edgewise.errors import BadInput
-from edgewise.files import read_text, whole_file
+from edgewise.files import Document, read_text, whole_file
 from edgewise.study import store
 from edgewise.study.engine import Results, Work, results_of
 from edgewise.study.recipe import Claim, Result
-from edgewise.study.store import Document, Stamp, dumps, lines_of, span
+from edgewise.study.store import Stamp, dumps, lines_of, span
 
 FILES = ("claim.json", "figure.png")
 LARGE = 300_000  # bytes: more does not belong into a repository of code

@@ -25,8 +25,8 @@ from typing import Any
 
 from edgewise import __version__
 from edgewise.errors import BadInput
+from edgewise.files import Document
 
-Document = dict[str, Any]  # a JSON object
 Plain = Any  # what JSON can hold: dicts, lists, strings, numbers, booleans, None
 _FLOAT = "__float__"  # {"__float__": "nan"}: strict JSON, readable by every other program
 _MARK = b',"check":"'  # always the last field, so that it can cover every byte before it
@@ -170,9 +170,9 @@ def span(stamps: Iterable[Stamp]) -> str:
 class Record:
     """A case and its value, or the traceback of its failure; the stamp stands in a line of its own before it."""
 
-    case: dict[str, Any]
+    case: Document
     seconds: float
-    value: dict[str, Any] | None = None
+    value: Document | None = None
     error: str | None = None
     stamp: Stamp | None = None
 

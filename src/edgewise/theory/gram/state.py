@@ -144,14 +144,14 @@ class Normals:
     def __init__(self, seed: int) -> None:
         self._words = np.random.SFC64(seed)
 
-    def uniform(self, size: int, dtype: Any = np.float32) -> NDArray[Any]:
+    def uniform(self, size: int, dtype: Precision = np.float32) -> Real:
         """In [0, 1): 24 bits of half a word, or 53 of one."""
         if dtype == np.float32:
             halves = self._draw((size + 1) // 2).view(np.uint32)[:size]
             return (halves >> np.uint32(8)).view(np.int32).astype(np.float32) * np.float32(2.0**-24)
         return (self._draw(size) >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
-    def normal(self, *shape: int, dtype: Any = np.float32) -> NDArray[Any]:
+    def normal(self, *shape: int, dtype: Precision = np.float32) -> Real:
         """Independent normal numbers of this shape."""
         size = math.prod(shape)
         values = np.empty(size + size % 2, dtype)
@@ -164,7 +164,7 @@ class Normals:
         return np.asarray(self._words.random_raw(size), np.uint64)
 
 
-def _box_muller(uniform: NDArray[Any], out: NDArray[Any]) -> None:
+def _box_muller(uniform: Real, out: Real) -> None:
     """r cos(a), r sin(a) with r = sqrt(-2 log(1 - u)), a = 2 pi u'."""
     radius, angle = uniform.reshape(2, -1)
     np.log(np.subtract(1, radius, out=radius), out=radius)

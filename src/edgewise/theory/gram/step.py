@@ -15,7 +15,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
@@ -36,6 +35,7 @@ from edgewise.theory.gram.pairs import PairAverages
 from edgewise.theory.gram.state import (
     GramState,
     Normals,
+    Precision,
     Real,
     Root,
     geometry_root,
@@ -191,7 +191,7 @@ def attend(
 class _Mixing:
     """Sums over heads of the forward pass: S q, S H S^T and its diagonal."""
 
-    def __init__(self, state: GramState, mask: Mask, dtype: Any) -> None:
+    def __init__(self, state: GramState, mask: Mask, dtype: Precision) -> None:
         self.mask, self.dtype = mask, state.spreads.dtype
         self.unit = max(float(state.spreads.max()), 1e-300)
         self.spreads = (state.spreads * (1 / self.unit)).astype(dtype, copy=False)
@@ -250,7 +250,7 @@ class _RowStatistics:
 class _Back:
     """Sums over heads of the backward pass, each (n, n)."""
 
-    def __init__(self, dtype: Any) -> None:
+    def __init__(self, dtype: Precision) -> None:
         self.value: Real = np.zeros((), dtype)  # S^T Gamma S
         self.query: Real = np.zeros((), dtype)  # dq dq^T
         self.key: Real = np.zeros((), dtype)  # dk dk^T
@@ -301,7 +301,7 @@ def _logit_gradients(S: Real, A: Real, V: Real) -> Real:
     return np.asarray(np.multiply(S, m, out=m))
 
 
-def _isotropic(tokens: int, heads: int, normals: Normals, dtype: Any) -> Real:
+def _isotropic(tokens: int, heads: int, normals: Normals, dtype: Precision) -> Real:
     """Vectors of one length and random direction: second moments of Gaussians without the noise of their lengths."""
     directions = normals.normal(tokens, heads, RANK, dtype=dtype)
     squares = np.einsum("ahr,ahr->ah", directions, directions)[..., None]
