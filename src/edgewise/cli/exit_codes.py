@@ -12,7 +12,7 @@ import math
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, redirect_stdout
+from contextlib import AbstractContextManager, contextmanager, redirect_stdout
 from typing import TYPE_CHECKING, Any, TextIO
 
 from edgewise.errors import BadInput
@@ -199,15 +199,9 @@ class ClosedOutput(io.StringIO):
         raise OSError(errno.EBADF, "it is closed")
 
 
-@contextmanager
-def checked_output() -> Iterator[None]:
+def checked_output() -> AbstractContextManager[object]:
     """Raise OutputLost if something printed inside cannot be written."""
-    before = sys.stdout
-    sys.stdout = CheckedOutput(before)
-    try:
-        yield
-    finally:
-        sys.stdout = before
+    return redirect_stdout(CheckedOutput(sys.stdout))
 
 
 def forget_output() -> None:
