@@ -43,7 +43,7 @@ class Interrupts:
                 signal.signal(number, self._hold)
 
     def check(self) -> None:
-        """A safe moment: run the handlers of the signals that arrived, and raise what one of them raised.
+        """Run the handlers of the signals that arrived, at a safe moment, and raise what one of them raised.
 
         What was raised once is raised again, because code in between may have swallowed it.
         """
@@ -68,7 +68,7 @@ class Interrupts:
             self._patient = before
 
     def release(self) -> None:
-        """The handlers as they were; then the signals that still wait."""
+        """Restore the handlers as they were; then deliver the signals that still wait."""
         self._patient = True
         late: BaseException | None = None
         while True:
@@ -126,13 +126,13 @@ def deferred() -> Iterator[Interrupts]:
 
 
 def check() -> None:
-    """A safe moment for whatever interrupts wait; nothing outside `deferred()`."""
+    """Deliver interrupts that wait; nothing outside `deferred()`."""
     if _active and _in_main_thread():
         _active[0].check()
 
 
 def deferring(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
-    """The function with interrupts deferred while it runs."""
+    """Return the function with interrupts deferred while it runs."""
 
     @wraps(function)
     def run(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:

@@ -26,7 +26,7 @@ def line_of(error: BaseException, package: str | Path = Path(__file__).parent) -
 
 
 def _after(frame: TracebackType, place: str | None, package: str) -> str | None:
-    """The place so far: the user's last line, forgotten when our own code is called back from it."""
+    """Return the place so far: the user's last line, forgotten when our own code is called back from it."""
     file = frame.tb_frame.f_code.co_filename
     if file in _files:
         return _place(file, frame.tb_lineno)

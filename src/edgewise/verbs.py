@@ -108,7 +108,7 @@ def _measured(content: Source, batch: Any, start: Any, readout: str | None) -> T
 
 
 def _undescribed(source: Any, batch: Any, measured: Trace, allowed: bool) -> Trace:
-    """The measured trace of a model without a description; raises if the theory itself was requested."""
+    """Return the measured trace of a model without a description; raises if the theory itself was requested."""
     try:
         describe(source, batch)
     except BadInput as refusal:

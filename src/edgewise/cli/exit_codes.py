@@ -80,7 +80,7 @@ def _ended(error: SystemExit) -> str:
 
 
 def _of_the_system(error: BaseException) -> str | None:
-    """What the machine refuses: files, memory, depth of the stack, size of a number."""
+    """Return what the machine refuses: files, memory, depth of the stack, size of a number."""
     if isinstance(error, OSError):
         file = f" {str(error.filename)!r}" if error.filename is not None else ""
         return (
@@ -96,7 +96,7 @@ def _of_the_system(error: BaseException) -> str | None:
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:
-    """The error and what it was raised in the course of: libraries wrap what interrupts their import."""
+    """Yield the error and what it was raised in the course of: libraries wrap what interrupts their import."""
     while error is not None:
         yield error
         error = error.__cause__ or error.__context__

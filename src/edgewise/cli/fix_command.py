@@ -216,7 +216,7 @@ def nothing_to_fix(name: str, plan: Plan, now: Verdict | None) -> str:
 
 
 def _verdict(where: ModelMap, batch: Batch, tokens: int | None, name: str) -> Verdict | None:
-    """The measured verdict; None for a model without blocks of tokens, of which the plan has totals all the same."""
+    """Return the measured verdict; None for a model without blocks of tokens, for which the plan still has totals."""
 
     from edgewise.probe.measure import measure
     from edgewise.verbs import judge

@@ -151,7 +151,7 @@ def _run(arguments: Sequence[str]) -> int:
 
 
 def _tell(error: BaseException, as_json: bool) -> int:
-    """The sentence on standard error, and for machines as one object on standard output."""
+    """Return the sentence on standard error, and for machines as one object on standard output."""
     if isinstance(error, click.ClickException):
         code, sentence = exit_codes.BAD_INPUT, error.format_message()
         error.show()

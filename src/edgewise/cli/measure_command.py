@@ -216,7 +216,7 @@ def audited(target: Measurable, stream: bool) -> tuple[Measurable, Callable[[], 
 
 
 def _audit(model: nn.Module, family_recipe: bool) -> Audit:
-    """The findings; a model whose parts have no names that the audit knows is measured all the same."""
+    """Return the findings; a model whose parts have no names that the audit knows is measured all the same."""
     from edgewise.audit.inspect import audit_initialization
     from edgewise.models.state import random_streams
 
@@ -265,7 +265,7 @@ def _tokenized(folder: str, text: str) -> list[int]:
 
 
 def _without_memory(target: Measurable) -> nn.Module:
-    """The model to look at what it accepts, on the meta device where it can be built there."""
+    """Return the model to look at what it accepts, on the meta device where it can be built there."""
     import torch
 
     from edgewise.models.state import random_streams
@@ -402,7 +402,7 @@ def report(
 
 
 def _command() -> str:
-    """This very call."""
+    """Return this very call."""
     context = click.get_current_context()
     words = [context.params["source"]]
     for parameter in context.command.params:

@@ -97,7 +97,7 @@ def predict(
 
 
 def _network(source: str, depth: int | None, tokens: int | None, changes: Document) -> Description | Source:
-    """The description, or the model itself if nothing of it is changed: theory is compared with a pass through it."""
+    """Return the description, or the model itself if nothing of it is changed: theory is compared with its pass."""
     from edgewise.models.source import read_source
 
     content = read_source(source)

@@ -133,7 +133,7 @@ def _rehearse(
 
 
 def _verdict(where: ModelMap) -> Verdict | None:
-    """What the start says; None if the model is not one that can be measured."""
+    """Return what the start says; None if the model is not one that can be measured."""
     from edgewise import verbs
     from edgewise.probe.measure import measure
 
@@ -154,7 +154,7 @@ def _model(source: str, seed: int) -> nn.Module:
 
 
 def _batches(model: nn.Module, text: str | None, steps: int, seed: int) -> tuple[Batch, tuple[str, ...]]:
-    """The batches of `--batch`, else synthetic ones."""
+    """Return the batches of `--batch`, else synthetic ones."""
     batches = load_batches(text)
     if batches is not None:
         return batches.several(seed), ()

@@ -64,7 +64,7 @@ class _Network(nn.Module):
 def _small_model(
     device: torch.device, dtype: torch.dtype = torch.float32, depth: int = DEPTH, norm_first: bool = True
 ) -> nn.Module:
-    """The same weights on every device, drawn on the processor."""
+    """Return the same weights on every device, drawn on the processor."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         model = _Network(depth, norm_first)
@@ -126,7 +126,7 @@ def document(device: torch.device, rows: list[SelfTestRow]) -> dict[str, Any]:
 def _compared(
     numbers: Callable[[torch.device, torch.dtype], Numbers], device: torch.device
 ) -> tuple[str, str]:
-    """The largest relative difference between the device in float32 and the processor in float64."""
+    """Return the largest relative difference between the device in float32 and the processor in float64."""
     own, reference = numbers(device, torch.float32), numbers(torch.device("cpu"), torch.float64)
     worst, place = 0.0, ""
     for name, values in reference.items():

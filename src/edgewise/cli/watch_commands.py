@@ -86,7 +86,7 @@ def _code(folder: Run, rank: int) -> int:
 
 
 def _watch_document(folder: Run, rank: int) -> Document:
-    """The same for machines: state, last row by column, alarms as `edgewise alarms --json` has them."""
+    """Return the same for machines: state, last row by column, alarms as `edgewise alarms --json` has them."""
     from edgewise.monitor.alarm import Alarm
     from edgewise.monitor.read_run import ended
 

@@ -56,7 +56,7 @@ class BlockMap:
         return state.norm, state.separation
 
     def tabulated_norms(self, separation: Array, largest: float) -> Array:
-        """The largest norm at which the logits of a separation stay within the moment table; 0 where none does.
+        """Return the largest norm at which the logits of a separation stay within the moment table; 0 where none does.
 
         Beyond it every state costs a quadrature, and attention is condensed on few keys anyway.
         """
@@ -69,7 +69,7 @@ class BlockMap:
         return norms
 
     def gradient_matrix(self, norm: float, separation: float) -> Array:
-        """The 2 x 2 matrix that takes (gq, gp) at the block's output to its input."""
+        """Return the 2 x 2 matrix that takes (gq, gp) at the block's output to its input."""
         steps = self.steps(np.array([norm, norm]), np.array([separation, separation]))
         gradient = Gradient(np.array([1.0, 0.0]), np.array([0.0, 1.0]))
         for after in reversed(steps):
@@ -117,7 +117,7 @@ def _alike(architecture: Architecture) -> bool:
 
 
 def _growing(block: BlockMap, architecture: Architecture) -> Asymptotics:
-    """A norm without fixed point: where it grows linearly every branch fades and both exponents vanish."""
+    """Judge a norm without fixed point: if it grows linearly, every branch fades and both exponents vanish."""
     far = np.array([1e8])
     with np.errstate(divide="ignore"):  # a block that leaves nothing: the stream ends, infinitely fast
         growth = float(np.log(block(far, _collapsed(block, far))[0] / far)[0])
@@ -148,7 +148,7 @@ def collapsed_norms(block: BlockMap) -> list[float]:
 
 
 def _collapsed(block: BlockMap, norm: Array) -> Array:
-    """A separation at which even an unnormalised stream has flat attention, v = sA^2 q^2 (1 - c) << 1."""
+    """Return a separation at which even an unnormalised stream has flat attention, v = sA^2 q^2 (1 - c) << 1."""
     sharpest = max(
         (float(np.max(np.abs(layer.score_gain))) for layer in attentions(block.block)), default=1.0
     )
@@ -156,7 +156,7 @@ def _collapsed(block: BlockMap, norm: Array) -> Array:
 
 
 def _reached(block: BlockMap, start: float, norms: list[float]) -> float:
-    """The fixed norm that a stream starting at `start` runs into."""
+    """Return the fixed norm that a stream starting at `start` runs into."""
     q = np.array([start])
     for _ in range(RELAXED):
         before = q
@@ -202,7 +202,7 @@ def gradient_modes(block: BlockMap, point: FixedPoint) -> tuple[float, float]:
 
 
 def interior_points(block: BlockMap) -> list[FixedPoint]:
-    """Fixed points with overlap below 1: norms relaxed on a grid of separations, sign changes, Newton."""
+    """Return fixed points with overlap below 1: norms relaxed on a grid of separations, sign changes, Newton."""
     separations = np.exp(_LOG_SEPARATIONS)
     largest = block.tabulated_norms(separations, 1e3)
     separations, largest = separations[largest > 1e-3], largest[largest > 1e-3]
@@ -223,7 +223,7 @@ def interior_points(block: BlockMap) -> list[FixedPoint]:
 
 
 def _logarithmic(block: BlockMap) -> Map:
-    """The block as a map of (log norm, log separation)."""
+    """Return the block as a map of (log norm, log separation)."""
 
     def after(logs: Array) -> Array:
         norm, separation = block(np.exp(logs[:1]), np.minimum(np.exp(logs[1:]), 1.0))

@@ -83,7 +83,7 @@ def solve(
 
 
 def default_knobs(network: Architecture | Perceptron) -> tuple[str, ...]:
-    """The attention branch, which sets the gap between the two exponents; without attention the MLP's input gain.
+    """Return the attention branch, which sets the gap between both exponents; without attention the MLP's input gain.
 
     Two free knobs would mostly find the trivial answer, branches of zero.
     """
@@ -93,7 +93,7 @@ def default_knobs(network: Architecture | Perceptron) -> tuple[str, ...]:
 
 
 def edge_of_chaos(perceptron: Perceptron, free: Sequence[str], readout: str = "token") -> CriticalPoint:
-    """The weight variance with chi_1 = 1 at this bias variance, with the exponents at infinite depth [Poole 2016]."""
+    """Return the weight variance with chi_1 = 1 at this bias variance; exponents at infinite depth [Poole 2016]."""
     if tuple(free) != ("weight_variance",) or readout != "token":
         raise BadInput(
             f"a perceptron is made critical by its weight variance, at its one readout: free must be "
@@ -158,7 +158,7 @@ def _transformer(
 def _with_positions(
     point: CriticalPoint, readout: str, start_overlap: float, budget: SearchBudget | None
 ) -> CriticalPoint:
-    """What is left by the theory that knows mask and positions; the search does without, so it is only near."""
+    """Return the point by the theory that knows mask and positions; the search does without, so it is only near."""
     network = point.architecture
     assert isinstance(network, Architecture)
     per_block = [total / network.depth for total in totals(network, readout, start_overlap, budget)]
@@ -184,7 +184,7 @@ def _start(architecture: Architecture, name: str) -> float:
 
 
 def _one(exponents: Both, start: Mapping[str, float]) -> dict[str, float]:
-    """The best among the roots of angle, gradient, their sum and their difference, and the best end of the search.
+    """Return the best of the roots of angle, gradient, their sum and their difference, and the best end of the search.
 
     Where the larger of two sizes is smallest, either one vanishes alone or both have the same size.
     """

@@ -115,7 +115,7 @@ def _chunk(
     start_overlap: float,
     budget: SearchBudget | None,
 ) -> Exponents:
-    """The own and the near orbit of every point go through the blocks side by side, in one array."""
+    """Send the own and the near orbit of every point through the blocks side by side, in one array."""
     doubled = {name: np.concatenate([values, values]) for name, values in changed.items()}
     knobs: dict[str, Any] = architecture.knobs() | doubled
     size = len(next(iter(changed.values())))

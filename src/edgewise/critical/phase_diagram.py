@@ -38,7 +38,7 @@ def is_strength(name: str) -> bool:
 
 
 def as_knobs(name: str, values: Array) -> dict[str, Array]:
-    """The knobs that an axis of a diagram moves."""
+    """Return the knobs that an axis of a diagram moves."""
     if name not in _PAIRS:
         return {name: values}
     skip, branch = _PAIRS[name]

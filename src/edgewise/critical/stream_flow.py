@@ -99,7 +99,7 @@ def perceptron_maps(source: object) -> PerceptronMaps:
 def displacement(
     architecture: Architecture, norm: Array, overlap: Array, tabulated: bool = False
 ) -> tuple[Array, Array]:
-    """Changes of log norm and overlap by the last block, each (overlap, norm).
+    """Return changes of log norm and overlap by the last block, each (overlap, norm).
 
     tabulated: nan where logits are beyond the moment table, in place of a quadrature for each.
     """

@@ -137,7 +137,7 @@ def description(network: Architecture, source_tokens: int | None = None) -> Docu
 
 
 def _note(network: Architecture, source_tokens: int | None) -> str:
-    """The network in one sentence, and what the page does differently from its source."""
+    """Return the network in one sentence, and what the page does differently from its source."""
     activation = network.activation if isinstance(network.activation, str) else "own activation"
     heads = f"{network.heads} heads" if network.heads else "no attention"
     mask = "causal" if network.causal else "no mask"
@@ -403,7 +403,7 @@ def _row(wanted: DepthRequest | LimitRequest, blocks: int) -> Document:
 
 
 def _check_work(network: Architecture, blocks: int) -> None:
-    """What is asked for at once must be answered in seconds."""
+    """Raise for more work than is answered in seconds."""
     positions = not network.symmetric
     if blocks > MOST_BLOCKS or (positions and blocks * network.tokens**2 > MOST_DEPTH_WORK):
         kind = f" of {network.tokens} tokens with a mask or positions" if positions else ""
@@ -414,7 +414,7 @@ def _check_work(network: Architecture, blocks: int) -> None:
 
 
 def _network(wanted: DepthRequest | LimitRequest, blocks: int) -> Architecture:
-    """The source at another depth; a config decides itself what follows from its depth."""
+    """Return the source at another depth; a config decides itself what follows from its depth."""
     network = read(wanted.source.model_copy(update={"depth": blocks}))
     if wanted.fix is None:
         return network
@@ -469,7 +469,7 @@ def depth_limit(wanted: LimitRequest) -> Document:
 
 
 def _sentence(trains: int | None, after: Document | None) -> str:
-    """The curve as text."""
+    """Return the curve as text."""
     most = _share(OUTCOME_BANDS.trains_from)
     if trains is None:
         return f"Fewer than {most} of such networks trained, at every depth that was followed."

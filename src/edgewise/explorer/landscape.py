@@ -108,7 +108,7 @@ def files(folder: Path | None) -> list[str]:
 
 
 def _note(folder: Path | None, name: str) -> str | None:
-    """What a plane is of; the reason where it is one that cannot be drawn; None if it is something else."""
+    """Return what a plane is of; the reason where it is one that cannot be drawn; None if it is something else."""
     try:
         plane = read(folder, name)
     except BadInput as error:

@@ -163,7 +163,7 @@ def _read(path: Path) -> list[tuple[str, Document]]:
 
 
 def _entry(name: str, row: Document, answers: list[Document]) -> Document:
-    """What the source says, and what answers it: recorded statements, a part of the library, or nothing so far."""
+    """Return what the source says, and what answers it: recorded statements, a part of the library, or nothing."""
     where = str(row.get("where", ""))
     return {
         "row": name,

@@ -167,7 +167,7 @@ def reading(limits: PerceptronTheory, wanted: PerceptronRequest) -> Document:
 
 
 def _phase(limits: PerceptronTheory) -> tuple[str, str]:
-    """What happens to nearby inputs and to gradients; where lengths have no limit, to lengths."""
+    """Return what happens to nearby inputs and to gradients; where lengths have no limit, to lengths."""
     length, change = limits.length_fixed_point, _change(limits.chi_1)
     if math.isinf(length):
         return "Signals explode", f"Signals, and gradients on their way back, {change} with every layer."
@@ -193,7 +193,7 @@ def _change(factor: float) -> str:
 
 
 def _reach(depth: float) -> str:
-    """The rule of thumb of [Schoenholz 2017], six depth scales."""
+    """Return the rule of thumb of [Schoenholz 2017], six depth scales."""
     rule = "By the rule of Schoenholz and others (2017)"
     if math.isinf(depth):
         return f"{rule} depth alone does not stop such networks from training."

@@ -157,7 +157,7 @@ async def events(wanted: AxesRequest, plain: Document, request: HttpRequest) -> 
 async def _followed(
     wanted: AxesRequest, look: MapResolution, request: HttpRequest
 ) -> AsyncIterator[dict[Place, float]]:
-    """The shares of all places of a look, more of them each time."""
+    """Yield the shares of all places of a look, more of them each time."""
     key = wanted.model_dump_json()
     all_places = places(wanted, look)
     answers = ((place, kept.get(key, _name(look, place))) for place in all_places)

@@ -70,7 +70,7 @@ def span_of(name: str, value: float) -> tuple[float, float]:
 
 
 def _nice(value: float) -> float:
-    """The next number of one and a half digits above.
+    """Return the next number of one and a half digits above.
 
     >>> _nice(3.2), _nice(0.61), _nice(0.0)
     (3.5, 0.65, 0.0)

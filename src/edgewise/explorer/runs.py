@@ -117,7 +117,7 @@ async def _growth(found: Run, name: str, request: HttpRequest) -> AsyncIterator[
 
 
 def _over(found: Run, name: str) -> bool:
-    """A run that can no longer be read has ended too, for who follows it."""
+    """Return whether a run has ended; one that can no longer be read has, for who follows it."""
     try:
         with run_files.told(found, name):
             return ended(found.events())
@@ -173,7 +173,7 @@ def report_page(folder: Path | None, wanted: TableRequest) -> str:
 
 
 def _title(folder: Path | None, name: str) -> str:
-    """A folder that is a run itself is called by its own name."""
+    """Return the name of a run; a folder that is a run itself is called by its own."""
     return folder.resolve().name if name == "." and folder is not None else name
 
 

@@ -93,7 +93,7 @@ def application(folder: Path | None = None) -> FastAPI:
 
 @cache
 def _page_files() -> dict[str, tuple[bytes, str]]:
-    """The files of the page by path, each with its kind of text: nothing else can be requested."""
+    """Return the files of the page by path, each with its kind of text: nothing else can be requested."""
     folder = Path(__file__).parent / "static"
     return {
         path.relative_to(folder).as_posix(): (path.read_bytes(), KINDS[path.suffix])
@@ -103,7 +103,7 @@ def _page_files() -> dict[str, tuple[bytes, str]]:
 
 
 def _failed(_: HttpRequest, error: Exception) -> JSONResponse:
-    """What is wrong in a sentence; of an invalid request the first field that will not do."""
+    """Return what is wrong in a sentence; of an invalid request the first field that will not do."""
     if isinstance(error, HTTPException):
         return JSONResponse({"error": error.detail}, error.status_code)
     sentence = str(error)
@@ -350,7 +350,7 @@ def _encoded(pairs: Iterable[tuple[str, str]]) -> list[tuple[bytes, bytes]]:
 
 
 def _limited(receive: Receive) -> Receive:
-    """A body that does not say its size is cut off where it becomes too large."""
+    """Cut off a body that does not say its size where it becomes too large."""
     total = 0
 
     async def limited() -> Message:

@@ -101,7 +101,7 @@ class TraceGap:
 
 
 def gaps(measured: Trace, theory: Trace) -> list[TraceGap]:
-    """The largest gap of each quantity, the one that exceeds its limit most first."""
+    """Return the largest gap of each quantity, the one that exceeds its limit most first."""
     quantities = {"overlap": "overlap", "norm": "norm"}
     if measured.log_gradient is not None and theory.log_gradient is not None:
         quantities["gradient"] = "log_gradient"

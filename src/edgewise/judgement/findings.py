@@ -47,7 +47,7 @@ class FindingEvidence:
     outcome: Outcome
 
     def level(self, part: str, size: float, limit: float = SEVERITY_LIMITS.risky) -> str | None:
-        """The severity of a part of the score: the outcome's where it is a cause, a note where it is large."""
+        """Return the severity of a part of the score: the outcome's where it is a cause, a note where it is large."""
         worst = LEVELS[self.outcome]
         total = sum(self.risks.values())
         cause = self.risks.get(part, 0.0) >= SHARE * total > 0 if self.risks else size > limit
@@ -70,7 +70,7 @@ def find(evidence: FindingEvidence) -> tuple[Finding, ...]:
 
 
 def by_severity(findings: Iterable[Finding]) -> tuple[Finding, ...]:
-    """The worst first; among equals in the order given."""
+    """Return the worst first; among equals in the order given."""
     return tuple(sorted(findings, key=lambda finding: ORDER[finding.severity]))
 
 
@@ -210,7 +210,7 @@ def _forgets(evidence: FindingEvidence) -> Finding | None:
 
 
 def _slow(evidence: FindingEvidence) -> Finding | None:
-    """A class token knows of the others through attention alone; where that writes little, training begins late."""
+    """Find a class token into which attention, its only way to the others, writes little: training begins late."""
     trace = evidence.reading.trace
     network = trace.architecture
     if trace.readout != "class" or not isinstance(network, Architecture) or evidence.score is None:

@@ -41,7 +41,7 @@ def judged_diagram(
 
 
 def shares(diagram: PhaseDiagram, budget: SearchBudget | None = None) -> Array:
-    """The probability of training (Y, X); 0 where the stream leaves the range of numbers, as for one network.
+    """Return the probability of training (Y, X); 0 where the stream leaves the range of numbers, as for one network.
 
     Where tokens are one at the output and each has a label, it is the least that a record can show, as for one network.
     """

@@ -78,7 +78,7 @@ def judge(trace: Trace, audit: Sequence[AuditFinding] = (), budget: SearchBudget
 
 
 def _notes(trace: Trace) -> tuple[str, ...]:
-    """What was left out or assumed of the trace: its readout if neither given nor found in a model."""
+    """Return what was left out or assumed of the trace: its readout if neither given nor found in a model."""
     if trace.step:
         return (
             *trace.notes,
@@ -170,7 +170,7 @@ def _search(reading: TraceReading, outcome: Outcome) -> RemedySearch | None:
 def _remedied(
     findings: tuple[Finding, ...], trace: Trace, search: RemedySearch | None
 ) -> tuple[Finding, ...]:
-    """The findings, the first that can be cured with the search for what cures it, which runs when it is read."""
+    """Return the findings, the first that can be cured with the search for its cure, which runs when it is read."""
     if trace.departure:
         return tuple(replace(finding, advice=_by_measurement(finding, trace)) for finding in findings)
     first = next((f for f in findings if f.kind in CURABLE), next(iter(findings), None))

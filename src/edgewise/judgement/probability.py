@@ -70,7 +70,7 @@ def forgotten(
 def written_by_attention(
     architecture: Architecture, norms: Sequence[float], separations: Sequence[float]
 ) -> float:
-    """The part of F over the whole depth that attention alone has: 1 - exp(-it) of a token comes from other tokens."""
+    """Return the part of F over the whole depth that attention has: 1 - exp(-it) of a token comes from others."""
     setting = Setting(architecture.tokens, architecture.width)
     norm = np.asarray(norms[:-1], dtype=float)
     state = SimplexState(norm, norm * np.minimum(separations[:-1], 1.0))
@@ -116,7 +116,7 @@ class RiskScore:
 
 
 def score_of(reading: TraceReading, budget: SearchBudget | None = None) -> RiskScore | None:
-    """The score of a trace, without its gradient where none was followed; None where the stream left the range."""
+    """Return the score of a trace, without a gradient if none was followed; None if the stream left the range."""
     if reading.out_of_range.any():
         return None
     gradient = reading.decisive_gradient
@@ -147,7 +147,7 @@ def _size(change: float) -> float:
 
 @cache
 def calibration() -> Document:
-    """The table: constants by readout, the range of what was trained, and how it was made."""
+    """Return the table: constants by readout, the range of what was trained, and how it was made."""
     table: Document = json.loads(resources.files("edgewise.judgement").joinpath(TABLE).read_text())
     return table
 
@@ -189,7 +189,7 @@ def _curves(score: RiskScore, trace: Trace, table: Mapping[str, Any]) -> Mapping
 
 
 def chance(score: RiskScore, constants: Mapping[str, float], shift: float = 0.0) -> float:
-    """The curve at one score; never nearer to 0 or 1 than what a record can show."""
+    """Return the curve at one score; never nearer to 0 or 1 than what a record can show."""
     exponents = max(0.0, score.exponents + shift)
     forgetting = 0.0 if score.forgetting is None else score.forgetting
     risk = constants["exponents"] * exponents + constants["forgetting"] * forgetting - constants["offset"]

@@ -44,7 +44,7 @@ class TraceReading:
 
 
 def read(trace: Trace) -> TraceReading:
-    """The numbers of a trace."""
+    """Return the numbers of a trace."""
     width = None if trace.architecture is None else trace.architecture.width
     with np.errstate(divide="ignore"):
         angle = growth(np.log(_ends(trace, trace.separation)), width, trace.sampled)
@@ -62,7 +62,7 @@ def read(trace: Trace) -> TraceReading:
 
 
 def per_token(trace: Trace) -> bool:
-    """True if each token has a label of its own; one per sequence can be read from tokens that are all alike."""
+    """Return True if each token has a label of its own; one per sequence can be read from tokens that are all alike."""
     if isinstance(trace.architecture, Perceptron):
         return False
     return (trace.readout or trace.decisive_readout) not in ("pooled", "class")
@@ -77,7 +77,7 @@ def _collapsed(trace: Trace) -> int | None:
 
 
 def _gradients(trace: Trace) -> tuple[Array | None, Array | None]:
-    """Logs of |g|^2 and of |g|^2 q after every block (S, L + 1).
+    """Return logs of |g|^2 and of |g|^2 q after every block (S, L + 1).
 
     Pre-norm divides the gradient by the stream's norm, so a stream that starts small shows a huge raw exponent in
     a network that trains well; the relative one is scale free.
@@ -90,7 +90,7 @@ def _gradients(trace: Trace) -> tuple[Array | None, Array | None]:
 
 
 def _jump(trace: Trace, relative: Array | None) -> float | None:
-    """A defect of its own, apart from the dynamics over depth."""
+    """Return the jump across the first block, a defect apart from the dynamics over depth."""
     if relative is None or trace.depth < 2:
         return None
     with np.errstate(invalid="ignore"):
@@ -102,7 +102,7 @@ def _ends(trace: Trace, values: Array) -> Array:
 
 
 def _attention(trace: Trace) -> AttentionSpread | None:
-    """The largest condensation ratio and the smallest expected entropy over depth."""
+    """Return the largest condensation ratio and the smallest expected entropy over depth."""
     condensation = _largest(trace.statistics.get("condensation"))
     entropy = uniform = None
     if trace.attention_entropy is not None and not np.isnan(trace.attention_entropy).all():
@@ -124,7 +124,7 @@ SLOW = 10  # times the depth: what takes longer to halve or double does not chan
 
 
 def profile(reading: TraceReading) -> Profile:
-    """The rows and counts of a trace, means over seeds."""
+    """Return the rows and counts of a trace, means over seeds."""
     trace, spread = reading.trace, reading.attention
     network = trace.architecture if isinstance(trace.architecture, Architecture) else None
     entropy = None if spread is None else spread.entropy
@@ -158,7 +158,7 @@ def _gradient(trace: Trace) -> tuple[float, ...]:
 
 
 def _visible(network: Architecture) -> float:
-    """The geometric mean over tokens of how many they may look at: e^entropy of uniform attention."""
+    """Return the geometric mean over tokens of how many they may look at: e^entropy of uniform attention."""
     keys = np.arange(1, network.tokens + 1) if network.causal else np.full(network.tokens, network.tokens)
     if isinstance(network.window, int):
         keys = np.minimum(keys, network.window if network.causal else 2 * network.window - 1)

@@ -134,7 +134,7 @@ class RemedySearch:
         return GRADIENTS.get(self.trace.readout) or GRADIENTS.get(self.trace.decisive_readout or "", "token")
 
     def _first_that_helps(self, candidate: Candidate, budget: SearchBudget) -> Remedy | None:
-        """The weakest value that trains, else the weakest with a better outcome."""
+        """Return the weakest value that trains, else the weakest with a better outcome."""
         milder: Remedy | None = None
         here = min(RANKS[self.outcome], RANKS[self._unchanged.outcome])
         for changes in candidate.values:
@@ -159,7 +159,7 @@ class RemedySearch:
     def _verdict(
         self, changed: Architecture | Perceptron, budget: SearchBudget | None = None
     ) -> Verdict | None:
-        """The changed network from the same start; None if the theory does not cover it."""
+        """Return the changed network from the same start; None if the theory does not cover it."""
         norm, overlap = first_state(self.trace)
         if isinstance(changed, Perceptron):
             return self.judge(predict_perceptron(changed, overlap), (), budget)
@@ -170,7 +170,7 @@ class RemedySearch:
             return None
 
     def _perceptron(self) -> Iterator[Candidate]:
-        """The weight variance on the edge of chaos at this bias variance, where there is one."""
+        """Yield the weight variance on the edge of chaos at this bias variance, where there is one."""
         perceptron = self._network
         assert isinstance(perceptron, Perceptron)
         boundary = summary(perceptron).boundary_weight_variance
@@ -208,14 +208,14 @@ def _direction(network: Architecture | Perceptron, name: str, changes: Changes) 
 
 
 def _worst(architecture: Architecture, readout: str, budget: SearchBudget | None, **knobs: Array) -> Array:
-    """The larger of the two changes over depth, for arrays of knob values tried at once."""
+    """Return the larger of the two changes over depth, for arrays of knob values tried at once."""
     rates = evaluate(architecture, knobs, readout, budget=budget)
     size = np.maximum(np.abs(rates.angle_change), np.abs(rates.gradient_change))
     return np.where(np.isfinite(size), size, np.inf)
 
 
 def _largest(size: Callable[[Array], Array]) -> list[float]:
-    """The largest multiplier at most 1 of a size below the target, bracketed by halving and narrowed; then its halves.
+    """Return the largest multiplier at most 1 of a size below the target, by halving and narrowing; then its halves.
 
     In two digits, rounded down: what is proven is what is printed.
     """
@@ -237,7 +237,7 @@ def _scaled(value: float | tuple[float, ...], factor: float) -> float | tuple[fl
 def _initialization(
     architecture: Architecture, readout: str, budget: SearchBudget | None = None
 ) -> Candidate | None:
-    """What initialize_ does to a description: smaller gains of values and MLP output, or of norms that end a branch."""
+    """Do what initialize_ does: smaller gains of values and MLP output, or of norms that end a branch."""
     means = {name: float(np.mean(getattr(architecture, name))) for name in _initial_gains(architecture)}
 
     def size(factors: Array) -> Array:
@@ -285,7 +285,7 @@ def _layers(architecture: Architecture) -> list[str]:
 
 
 def _whole_skips(architecture: Architecture) -> Changes:
-    """The skips that are not 1, as 1; a parallel block has one."""
+    """Return the skips that are not 1, as 1; a parallel block has one."""
     names = ["attention"] if architecture.parallel else _layers(architecture)
     return {f"{name}_skip": 1.0 for name in names if getattr(architecture, f"{name}_skip") != 1.0}
 
@@ -300,7 +300,7 @@ def _settings(changes: Changes) -> str:
 
 
 def _pre_norm(architecture: Architecture, *_: object) -> Candidate | None:
-    """The norm in front of each branch, the skips at 1."""
+    """Return the norm in front of each branch, the skips at 1."""
     if architecture.norm == "pre":
         return None
     return Candidate(3, ({"norm": "pre"} | _whole_skips(architecture),), _settings, PRE_NORM)
@@ -309,7 +309,7 @@ def _pre_norm(architecture: Architecture, *_: object) -> Candidate | None:
 def _input_gain(
     architecture: Architecture, readout: str, budget: SearchBudget | None = None
 ) -> Candidate | None:
-    """The gain of the MLP input nearest to the present one at which the worst change is below the target."""
+    """Return the gain of the MLP input nearest to the present one at which the worst change is below the target."""
     here = float(np.mean(architecture.mlp_in_gain))
     if not architecture.mlp_width or not here:
         return None

@@ -36,14 +36,14 @@ FIRST_LOSS = 2.0
 
 
 def band(value: float) -> Outcome:
-    """The word for a probability."""
+    """Return the word for a probability."""
     if value >= OUTCOME_BANDS.trains_from:
         return Outcome.TRAINS
     return Outcome.FAILS if value <= OUTCOME_BANDS.fails_up_to else Outcome.RISKY
 
 
 def outcome_of(probability: Probability) -> Outcome:
-    """The answer: the band of the probability, unless it is open."""
+    """Return the answer: the band of the probability, unless it is open."""
     return Outcome.UNDECIDED if probability.why_open else band(probability.value)
 
 

@@ -41,7 +41,7 @@ class Descent:
     points: dict[int, Tensor]
 
     def first_below(self, limit: float) -> int | None:
-        """Steps until the loss was below a limit."""
+        """Return steps until the loss was below a limit."""
         below = (self.losses < limit).nonzero()
         return int(below[0]) if len(below) else None
 

@@ -172,7 +172,7 @@ class Theorem1:
         return self.heads_times_width >= self.samples_times_tokens and self.beta_safe > 0
 
     def iterations(self, factor: float) -> float:
-        """Steps after which the loss has fallen by this factor, as promised; infinite when nothing is."""
+        """Return steps after which the loss has fallen by this factor, as promised; infinite when nothing is."""
         per_step = -math.log1p(-min(self.step * self.beta_safe, 1.0 - 1e-16))
         return math.log(factor) / per_step if self.applies else math.inf
 
@@ -315,7 +315,7 @@ class QueryRun:
         return int((self.losses > self.rate_bound * (1 + 1e-9) + 1e-300).sum())
 
     def descent_violations(self, share: float = 0.5) -> int:
-        """Steps at which the loss is above f_0 - share sum_s eta_s |grad f_s|^2."""
+        """Return steps at which the loss is above f_0 - share sum_s eta_s |grad f_s|^2."""
         fallen = torch.cat(
             [torch.zeros(1, dtype=torch.float64), (self.steps * self.squared_gradients).cumsum(0)]
         )
@@ -374,7 +374,7 @@ def query_gradient(layer: KernelLayer) -> Tensor:
 def _step(
     layer: KernelLayer, gradient: Tensor, squared: float, loss: float, eta: float
 ) -> tuple[float, KernelLayer] | None:
-    """The first of eta, eta/2, ... after which the loss has fallen by eta |grad|^2 / 2 at least; None at rest."""
+    """Return the first of eta, eta/2, ... after which the loss fell by at least eta |grad|^2 / 2; None at rest."""
     for _ in range(HALVINGS):
         moved = layer.with_weights(query=layer.query - eta * gradient)
         if squared > 0 and moved.loss() <= loss - eta * squared / 2:

@@ -136,7 +136,7 @@ def _check(model: nn.Module, direction: Direction) -> Direction:
 
 
 def _draw(weight: Tensor, mask: Tensor, seed: int, name: str) -> Tensor:
-    """The stream depends on seed and name alone, so that leaving out a parameter changes no other."""
+    """Return the stream depends on seed and name alone, so that leaving out a parameter changes no other."""
     number = int.from_bytes(hashlib.sha256(f"{seed}:{name}".encode()).digest()[:7], "big")
     entries = torch.randn(weight.shape, generator=torch.Generator().manual_seed(number))
     return entries.to(weight) * mask

@@ -182,7 +182,7 @@ def _losses(evaluate: Evaluate, axes: tuple[Array, ...], facts: Facts, method: s
 
 
 def _centre(surface: Surface, model: nn.Module, start: Mapping[str, Tensor]) -> float:
-    """The loss where the model is; raise `BadInput` if it is not finite, or when rebalancing has changed it."""
+    """Return the loss where the model is; raise `BadInput` if it is not finite, or when rebalancing has changed it."""
     centre = surface.at([0.0] * len(surface.directions))
     if not math.isfinite(centre):
         raise BadInput(f"the loss of the model itself is {centre}: there is no landscape around it.")
@@ -204,7 +204,7 @@ def _reach(wanted: Reach, surface: Surface, centre: float, most: float) -> list[
 
 
 def _automatic_reach(evaluate: Evaluate, axes: int, centre: float, most: float) -> float:
-    """The smallest reach, doubling, at which the loss on the edge differs by RISE of the centre; at most `most`.
+    """Return the smallest reach, doubling, at which the loss on the edge differs by RISE of the centre; at most `most`.
 
     A loss that is zero at the centre has no scale of its own: then `most` is taken.
     """

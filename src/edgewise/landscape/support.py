@@ -130,7 +130,7 @@ def spread(
 
 
 def _bias_of(projection: Projection, parameter: str) -> list[str]:
-    """The bias of the same module as this parameter."""
+    """Return the bias of the same module as this parameter."""
     place = projection.parameters.index(parameter)
     return [projection.biases[place]] if projection.biases else []
 
@@ -191,7 +191,7 @@ def rebalanced(model: nn.Module) -> dict[str, Tensor]:
 
 
 def _factors(model: nn.Module, site: AttentionSite) -> tuple[Tensor, Tensor]:
-    """a for every query head and 1/a for every key head."""
+    """Return a for every query head and 1/a for every key head."""
     width = head_width(site)
     query, key = (
         p.weight(model).detach().double().unflatten(0, (-1, width)).square().sum((1, 2)).sqrt()

@@ -22,7 +22,7 @@ from edgewise.nouns.blocks import Attention, ResidualBranch
 
 
 def matrix(fan_in: int, fan_out: int, gain: float, bias: float | None = None) -> nn.Linear:
-    """A linear map with entries iid N(0, gain^2 / fan_in), weight (fan_out, fan_in).
+    """Return a linear map with entries iid N(0, gain^2 / fan_in), weight (fan_out, fan_in).
 
     bias: the standard deviation of its bias; None for no bias.
     """
@@ -48,7 +48,7 @@ class ElementwiseNorm(nn.Module):
 
 
 def norm(kind: str, width: int, slope: float = 1.0) -> nn.Module:
-    """A norm with learned gains that start at one."""
+    """Return a norm with learned gains that start at one."""
     if kind == "layer":
         return nn.LayerNorm(width)
     if kind == "rms":
@@ -139,7 +139,7 @@ class SoftmaxAttention(nn.Module):
 
 
 def _over(product: float, factor: float, name: str) -> float:
-    """The gain of the other matrix of a pair."""
+    """Return the gain of the other matrix of a pair."""
     if factor == 0 and product != 0:
         raise BadInput(f"{name} = 0 cannot be part of a product of {product:g}. Give {name} above 0.")
     return product / factor if product else 0.0
@@ -166,7 +166,7 @@ def rotate(x: Tensor, turns: Tensor) -> Tensor:
 
 
 def position_bias(layer: blocks.Attention, tokens: int) -> Tensor:
-    """Added to the logits: -inf outside mask and window, ALiBi's -slope |a - b|; (heads or 1, n, n) [Press 2022]."""
+    """Return what logits get: -inf outside mask and window; ALiBi -slope |a - b| (heads or 1, n, n) [Press 2022]."""
     position = torch.arange(tokens)
     ahead = position - position[:, None]  # key - query
     reach = tokens if layer.window is None else layer.window
@@ -210,7 +210,7 @@ class BranchNet(nn.Module):
 
 
 def _blocks(architecture: Architecture) -> nn.ModuleList:
-    """The blocks of a description, weights drawn from torch's global stream, in order."""
+    """Return the blocks of a description, weights drawn from torch's global stream, in order."""
     d, n = architecture.width, architecture.tokens
     branches = [[BranchNet(branch, d, n) for branch in block] for block in architecture.blocks]
     return nn.ModuleList(nn.Sequential(*parts) for parts in branches)
@@ -274,7 +274,7 @@ class BlockStack(nn.Module):
         return self.streams(x)[-1]
 
     def streams(self, x: Tensor) -> list[Tensor]:
-        """The stream that enters, and the one after every block."""
+        """Return the stream that enters, and the one after every block."""
         streams = [x]
         for block in self.blocks:
             streams.append(block(streams[-1]))
@@ -303,7 +303,7 @@ def build(
     pooled: bool = False,
     readout_gain: float = 1.0,
 ) -> Transformer:
-    """The network of a description, weights drawn from torch's global stream.
+    """Return the network of a description, weights drawn from torch's global stream.
 
     inputs: size of the vocabulary, or of an input vector where `vectors` (of unit mean square per coordinate).
     outputs: classes, per token, or per sequence where `pooled` (the mean over tokens is read).
@@ -353,7 +353,7 @@ class RandomPerceptron(nn.Module):
 
 
 def circle(angles: Sequence[float] | Tensor, width: int, length: float = 1.0, seed: int = 0) -> Tensor:
-    """Inputs sqrt(N q)(u0 cos t + u1 sin t) on a random plane circle (B, N): mean square q, overlap q cos(t - t').
+    """Draw sqrt(N q)(u0 cos t + u1 sin t) on a random plane circle (B, N): mean square q, overlap q cos(t - t').
 
     Two of them at angles 0 and arccos(c) are a pair of correlation c. Differentiable in the angles.
     """

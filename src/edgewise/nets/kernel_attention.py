@@ -112,7 +112,7 @@ def _queries(query: Tensor, columns: int) -> Tensor:
 
 
 def _keys(key: Tensor, columns: int) -> Tensor:
-    """The null key (0, 0, 1, 0) first, then (k, -|k|^2/2, 0, 0)."""
+    """Return the null key (0, 0, 1, 0) first, then (k, -|k|^2/2, 0, 0)."""
     d, m = key.shape[-1], squares(key.dtype)
     padded = F.pad(key, (0, columns - d, 1, 0))
     padded[..., 1:, d : d + m] = -half_square(key)
@@ -121,7 +121,7 @@ def _keys(key: Tensor, columns: int) -> Tensor:
 
 
 def _values(value: Tensor, columns: int) -> Tensor:
-    """The null key's value (0, 1, 0) first, then (v, 0, 0): the second part reads the null key's share."""
+    """Return the null key's value (0, 1, 0) first, then (v, 0, 0): the second part reads the null key's share."""
     padded = F.pad(value, (0, columns - value.shape[-1], 1, 0))
     padded[..., 0, value.shape[-1]] = 1.0
     return padded
@@ -181,7 +181,7 @@ def spread_heads(query: Tensor, *shared: Tensor) -> list[Tensor]:
 
 
 def fused_columns(size: int, like: Tensor) -> int:
-    """The smallest head size from this one on for which torch has a fused kernel."""
+    """Return the smallest head size from this one on for which torch has a fused kernel."""
     if like.device.type == "cpu" and like.element_size() >= 4:
         return size
     return FUSED_MULTIPLE * math.ceil(size / FUSED_MULTIPLE)
@@ -310,7 +310,7 @@ def attend(
     position_bias: Tensor | None = None,
     **asked: Any,
 ) -> tuple[Tensor, None]:
-    """The call transformers makes: query (B, H, L, d), keys of fewer heads; the answer is (B, L, H, d)."""
+    """Return the call transformers makes: query (B, H, L, d), keys of fewer heads; the answer is (B, L, H, d)."""
     unmet = [name for name in CHANGES_LOGITS if asked.get(name) is not None]
     if unmet:
         raise BadInput(
@@ -335,7 +335,7 @@ def attend(
 
 
 def _with_bias(bias: Tensor, mask: Tensor | None, causal: bool) -> tuple[Tensor, bool]:
-    """A learned position bias is added to the logits, beside the mask."""
+    """Return the mask with a learned position bias, which is added to the logits."""
     if causal:
         hidden = bias.new_ones(bias.shape[-2:]).triu(1).bool()
         return bias.masked_fill(hidden, float("-inf")), False
@@ -347,7 +347,7 @@ def _with_bias(bias: Tensor, mask: Tensor | None, causal: bool) -> tuple[Tensor,
 
 
 def _refuse(model: nn.Module, kernel: str) -> None:
-    """What would be swapped in part, or computed without something it needs, is refused by name."""
+    """Raise for what would be swapped in part, or computed without something it needs."""
     if not hasattr(model, "set_attn_implementation"):
         raise BadInput(
             f"{type(model).__name__} is not a transformers model. In a module of your own, call "

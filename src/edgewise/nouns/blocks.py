@@ -132,7 +132,7 @@ def _block(knobs: dict[str, Value]) -> Block:
 
 
 def _layer(kind: type[L], knobs: dict[str, Value], part: str) -> L:
-    """The layer whose fields are the knobs of these names, with the part's name before them if there is such a knob."""
+    """Return the layer whose fields are the knobs of these names, behind the part's name if there is such a knob."""
     names = ((field.name, f"{part}_{field.name}") for field in fields(kind))
     return kind(**{name: knobs[long if long in knobs else name] for name, long in names})
 

@@ -292,7 +292,7 @@ class LogitTrust(OptimizerWrapper):
         self.sample.load_state_dict(state)
 
     def _have_tokens(self, parameters: dict[str, nn.Parameter], before: dict[str, Tensor]) -> bool:
-        """Checked until there are tokens (this reads from the device), then taken for granted."""
+        """Check until there are tokens (this reads from the device), then take it for granted."""
         if not self._has_tokens:
             self._has_tokens = all(bool(torch.isfinite(ring.tokens).any()) for ring in self.sample.all)
         if not self._has_tokens and any(

@@ -172,7 +172,7 @@ def tokens_of(ring: TokenRing, like: Tensor) -> Tensor:
 def _vectors(
     attention: QueryKey, side: Side, ring: TokenRing, before: Tensor, change: Tensor, norm: Norm | None
 ) -> tuple[Tensor, Tensor]:
-    """Queries or keys and their change, normalized and rotated."""
+    """Return queries or keys and their change, normalized and rotated."""
     both = heads_of(tokens_of(ring, before), torch.cat([before, change]))
     vectors, moved = both.chunk(2, 1)
     if norm is not None:

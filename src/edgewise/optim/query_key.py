@@ -118,7 +118,7 @@ def _of_another(name: str, attention: str, model: nn.Module) -> bool:
 
 
 def _listed_kind(config: Document, attention: str) -> str | None:
-    """The type of layer as the config lists it, by the block's number in the name."""
+    """Return the type of layer as the config lists it, by the block's number in the name."""
     number = next((int(word) for word in reversed(attention.split(".")) if word.isdigit()), None)
     listed = config.get("layer_types")
     return None if number is None or not listed or number >= len(listed) else str(listed[number])
@@ -264,7 +264,7 @@ def _query_key(
 
 
 def _scale(attention: nn.Module, head_width: int) -> float:
-    """What multiplies q.k, as the module says; else 1/sqrt(d_h)."""
+    """Return what multiplies q.k, as the module says; else 1/sqrt(d_h)."""
     values = [getattr(attention, name, None) for name in SCALES]
     return float(next((s for s in values if isinstance(s, float) and s > 0), head_width**-0.5))
 
@@ -276,7 +276,7 @@ def _causal(model: nn.Module, site: AttentionSite, assumed: bool) -> bool:
 
 
 def _picked(stored: Tensor, projection: Projection) -> Tensor:
-    """The rows of a projection out of those stored."""
+    """Return the rows of a projection out of those stored."""
     rows = projection.rows
     if rows is None:
         return stored

@@ -67,7 +67,7 @@ def _decomposed(inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor, Tensor
 
 
 def _factor(s: Tensor, radius: float) -> float:
-    """What brings ‖Ã‖ = √s_1 to at most the radius."""
+    """Return the factor that brings ‖Ã‖ = √s_1 to at most the radius."""
     return min(1.0, radius / max(math.sqrt(float(s[0])), 1e-30))
 
 

@@ -14,8 +14,6 @@ from edgewise.errors import BadInput
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
 
-    from edgewise.optim.logit_change import TokenSample
-
 
 Group = dict[str, Any]  # of parameters, as torch.optim keeps them
 State = dict[str, Any]
@@ -38,7 +36,7 @@ class OptimizerWrapper(Optimizer):
 
     KEY = "wrapper"  # under which `state_dict` holds what is ours
     _group: ProcessGroup | None = None  # the processes it averages over
-    sample: TokenSample
+    sample: Any  # a TokenSample
     enabled: bool
 
     def __init__(self, optimizer: Optimizer) -> None:

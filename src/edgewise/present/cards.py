@@ -221,7 +221,7 @@ def description_card(network: Architecture | Perceptron) -> Card:
 
 
 def _value(value: Any) -> str:
-    """A knob's value in a cell; a list by its first, its last and its length."""
+    """Return a knob's value in a cell; a list by its first, its last and its length."""
     if isinstance(value, tuple):
         return f"{_value(value[0])} … {_value(value[-1])} ({len(value)} values)"
     if callable(value):

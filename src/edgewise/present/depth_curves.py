@@ -49,7 +49,7 @@ def overlap(*traces: Trace, names: Sequence[str] | None = None) -> Sheet:
 
 
 def _labels(traces: Sequence[Trace], names: Sequence[str] | None) -> list[str]:
-    """A name for every trace, told apart by a number where two are the same."""
+    """Return a name for every trace, told apart by a number where two are the same."""
     if names is not None and len(names) != len(traces):
         raise BadInput(f"{len(names)} names for {len(traces)} traces; give one name for each trace.")
     own = (
@@ -61,7 +61,7 @@ def _labels(traces: Sequence[Trace], names: Sequence[str] | None) -> list[str]:
 
 
 def _headline(label: str, verdict: Verdict) -> str:
-    """The verdict in one line, with the numbers it was read from."""
+    """Return the verdict in one line, with the numbers it was read from."""
     numbers = [f"token angle {_signed(verdict.angle)}"]
     if verdict.relative_gradient is not None:
         numbers.append(f"relative gradient {_signed(verdict.relative_gradient)}")
@@ -123,7 +123,7 @@ def _gradient(labels: Sequence[str], rows: Sequence[Rows], verdicts: Sequence[Ve
 def _second_half(
     label: str, y: Array, exponent: Exponent, group: int, towards_input: bool = False
 ) -> list[Curve]:
-    """The straight line whose slope the outcome is read from: change / L per block over the second half."""
+    """Return the straight line whose slope the outcome is read from: change / L per block over the second half."""
     depth = len(y) - 1
     if depth < 2 or exponent.change is None or not (math.isfinite(exponent.change) and np.isfinite(y[-1])):
         return []
@@ -133,7 +133,7 @@ def _second_half(
 
 
 def _ruled(notes: Sequence[str]) -> str:
-    """The numbers the outcome is read from, and the limits they are held against."""
+    """Return the numbers the outcome is read from, and the limits they are compared with."""
     rule = f"twice the second half (risky ±{SEVERITY_LIMITS.risky:g}, fails ±{SEVERITY_LIMITS.fails:g}):"
     return rule + (" " if len(notes) == 1 else "\n") + "\n".join(notes)
 

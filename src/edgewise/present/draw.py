@@ -139,7 +139,7 @@ def draw_sheet(title: str, panels: Sequence[Panel], scale: str = "", columns: in
 
 
 def _foot(figure: Figure, scale: str) -> None:
-    """The scale below the panels; one that is wider than the figure in lines of about equal length."""
+    """Write the scale below the panels; one that is wider than the figure in lines of about equal length."""
     text = figure.supxlabel(scale, fontsize=9, color=QUIET, x=0.99, ha="right")
     share = text.get_window_extent().width / (0.98 * figure.bbox.width)
     if share > 1:
@@ -249,7 +249,7 @@ def _plain_if_short(axis: Axis, low: float, high: float) -> None:
 
 
 def _complement(axes: Axes, label: str) -> None:
-    """The right axis reads the same curve as 1 - y, so that 0.001 there is an overlap of 0.999."""
+    """Let the right axis read the same curve as 1 - y, so that 0.001 there is an overlap of 0.999."""
     right = axes.twinx()
     right.set_yscale("log")
     right.set_ylim(axes.get_ylim())

@@ -286,7 +286,7 @@ def name_beside(height: float, other: float, name: str) -> Html:
 
 
 def _spoken(panel: Panel, steps: bool) -> str:
-    """The picture in a sentence, for those who do not see it."""
+    """Return the picture in a sentence, for those who do not see it."""
     curve = next((curve for curve in panel.curves if curve.role in SHAPES), panel.curves[0])
     values = [float(y) for y in curve.y if not math.isnan(y)]
     first, last = (

@@ -81,7 +81,7 @@ def _sections(subject: ReportSubject) -> Iterator[Html | None]:
 
 
 def _caption(subject: ReportSubject) -> str:
-    """What every mark means."""
+    """Return what every mark means."""
     names = wording.nouns(subject.verdict)
     parts = []
     if subject.theory is not None:
@@ -148,7 +148,7 @@ def write_proof(proof: Proof, path: str | Path) -> Path:
 
 
 def _write_card(path: str | Path, card: Card, about: str, code: str, title: str, *more: Html) -> Path:
-    """A page from a card, its figure or its tables under a title of their own."""
+    """Return a page from a card, its figure or its tables under a title of their own."""
     tables = [html.table_html(table) for table in card.tables]
     figure = html.figure(card, " ".join(card.notes))
     sections = (

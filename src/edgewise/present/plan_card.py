@@ -75,7 +75,7 @@ def plan_table(plan: Plan, width: int) -> Iterator[Line]:
 
 
 def _shared(names: Sequence[str]) -> str:
-    """The part of the model in which all of them lie: what their names have in common up to a dot."""
+    """Return the part of the model in which all of them lie: what their names have in common up to a dot."""
     words = zip(*(name.split(".")[:-1] for name in names), strict=False)
     return ".".join(column[0] for column in itertools.takewhile(lambda column: len(set(column)) == 1, words))
 
@@ -157,7 +157,7 @@ def plan_card(plan: Plan) -> Card:
 
 
 def _row(group: list[Change]) -> tuple[str, ...]:
-    """The same matrix of all layers: its names, its range of standard deviations, how it is drawn and why."""
+    """Return the same matrix of all layers: its names, its range of standard deviations, how it is drawn and why."""
     first = group[0]
     name = spell([name for change in group for name in change.projection.parameters])
     part = f" ({first.role})" if first.projection.rows is not None else ""

@@ -95,7 +95,7 @@ def _panel(diagram: PhaseDiagram, title: str, background: Map, edges: tuple[str,
 
 
 def _at_marker(diagram: PhaseDiagram, values: Array) -> str:
-    """The number at the grid point nearest to the given network."""
+    """Return the number at the grid point nearest to the given network."""
     if diagram.marker is None:
         return f"from {np.nanmin(values):+.3f} to {np.nanmax(values):+.3f} per block"
     column = int(np.argmin(np.abs(diagram.x - diagram.marker[0])))
@@ -379,7 +379,7 @@ def _contour(figure: Figure, axes: Any, plane: Plane, limits: tuple[float, float
 
 
 def _apart(limits: tuple[float, float]) -> tuple[float, float]:
-    """A flat plane still has two ends to its scale."""
+    """Return two different ends of a scale, also of a flat plane."""
     low, high = limits
     margin = 0.0 if high > low else max(1e-6, 1e-3 * abs(low))
     return low - margin, high + margin

@@ -76,7 +76,7 @@ def _harmless(place: Path, root: Path, name: str) -> Run:
 
 
 def _files(folder: Path) -> list[Path]:
-    """What a reader of the run opens."""
+    """Return what a reader of the run opens."""
     beginnings = (*LARGEST, "heads-rank")
     return sorted(p for p in folder.iterdir() if p.name.startswith(beginnings) and p.name.endswith(ENDS))
 
@@ -110,7 +110,7 @@ def told(run: Run, name: str) -> Iterator[None]:
 
 
 def fingerprint(run: Run) -> Fingerprint:
-    """Changes whenever the run has grown."""
+    """Return a value that changes whenever the run has grown."""
     files = [path for path in _files(run.path) if not path.name.startswith("heads-")]
     return tuple(
         (path.name, status.st_size, status.st_mtime_ns) for path in files for status in [path.stat()]
@@ -242,7 +242,7 @@ def _heat(statistic: Statistic, places: dict[str, int], rows: RunRows, groups: G
 
 
 def _worst(statistic: Statistic, values: Array, groups: Groups) -> Array:
-    """(groups, places): the worst of each group; NaN where nothing in it was observed."""
+    """Return the worst of each group (groups, places); NaN where nothing in it was observed."""
     reduce = np.fmin if statistic.name in LOW_IS_WORSE else np.fmax
     data = np.where(np.isfinite(values), values.astype(float), np.nan)
     return np.asarray(reduce.reduceat(data, [a for a, _ in groups], axis=0))

@@ -101,7 +101,7 @@ def subject(run: Run, name: str, command: str = "", rank: int = 0) -> RunSubject
 
 
 def _curves(columns: Sequence[str], rows: RunRows) -> Iterator[Document]:
-    """The loss first, then the others of the run, then the worst block of the first statistics."""
+    """Yield the loss first, then the others of the run, then the worst block of the first statistics."""
     whole = picture(columns, rows, None)
     yield from (
         {**whole["curves"][name], "steps": whole["steps"]} for name in CURVES if name in whole["curves"]
@@ -139,7 +139,7 @@ def _sections(subject: RunSubject) -> Iterator[Html | None]:
 
 
 def _lead(subject: RunSubject) -> str:
-    """What the alarms come to, in a sentence or two, and how far the run is."""
+    """Return what the alarms come to, in a sentence or two, and how far the run is."""
     parts = []
     harmed = next((card for card in subject.cards if card["failing"]), None)
     if subject.cards:
@@ -160,7 +160,7 @@ def _lower(text: str) -> str:
 
 
 def _alarm(card: Document) -> Html:
-    """The paragraph of an alarm: what was seen, what moved first and then, what it means, what to try."""
+    """Return the paragraph of an alarm: what was seen, what moved first and then, what it means, what to try."""
     since = "" if card["since"] == card["step"] else f", since step {count(card['since'])}"
     moved = [("First", card["first"]), *(("Then", line) for line in card["then"])] if card["first"] else []
     cause = [("Cause", card["cause"])] if card["cause"] else []
@@ -239,7 +239,7 @@ def _usual(low: float | None, high: float | None) -> str:
 
 
 def _facts(subject: RunSubject) -> Iterator[tuple[str, str]]:
-    """What run.json says, as far as it is plain."""
+    """Yield what run.json says, as far as it is plain."""
     about = subject.about
     yield "Model", str(about["model"])[:200]
     for name in ("depth", "width", "parameters", "processes"):
@@ -354,5 +354,5 @@ def count(value: int) -> str:
 
 
 def _short(text: object) -> str:
-    """A sentence of the run in plain words; blocks are counted from 0, as modules are."""
+    """Return a sentence of the run in plain words; blocks are counted from 0, as modules are."""
     return BLOCK.sub(r"block \1", str(text)[:LONGEST])

@@ -130,19 +130,19 @@ def show_comparison(
 
 
 def _more(detail: Detail, page: str) -> str:
-    """What the answer is about, and where there is more."""
+    """Return what the answer is about, and where there is more."""
     return f"About the start of training only. More: {FURTHER[detail]}docs/{page}.md"
 
 
 def _show_end(out: Console, detail: Detail, page: str) -> None:
-    """The last line of a screen with numbers, which then do not follow it."""
+    """Print the last line of a screen with numbers, which then do not follow it."""
     if detail:
         out.print()
         show(out, (Line(line.text, "dim") for line in _wrapped(out, _more(detail, page))))
 
 
 def _show_detail(out: Console, verdict: Verdict, detail: Detail) -> None:
-    """A sentence on each number, then the rest of them."""
+    """Print a sentence on each number, then the rest of them."""
     for wanted, lines in ((Detail.EXPLAIN, explain), (Detail.VERBOSE, details)):
         if detail >= wanted:
             out.print()
@@ -272,7 +272,7 @@ def verdict_table(comparison: Comparison, exponents: bool = False) -> Table:
 
 
 def _facts(trace: Trace, verdict: Verdict) -> dict[str, str]:
-    """What anyone can compare."""
+    """Return what anyone can compare."""
     numbers, profile = block_numbers(trace), verdict.profile
     chance = "" if verdict.probability is None else per_cent(verdict.probability.value)
     return {

@@ -48,7 +48,7 @@ def headline(title: str, source: str, width: int) -> Iterator[Line]:
 
 
 def _answer(card: Card, width: int) -> Iterator[Line]:
-    """The answer in capitals, numbers as they are, with the first reason beside it and the others below."""
+    """Yield the answer in capitals, numbers as they are, with the first reason beside it and the others below."""
     answer = " ".join(
         word if any(map(str.isdigit, word)) else word.upper() for word in card.answer.split(" ")
     )
@@ -111,7 +111,7 @@ def _rates(table: CardTable, width: int) -> Iterator[Line]:
 
 
 def _records(table: CardTable, width: int) -> Iterator[Line]:
-    """A paragraph for every row: its name, then each cell after its header."""
+    """Yield a paragraph for every row: its name, then each cell after its header."""
     for name, *cells in table.rows:
         yield from (line._replace(style="bold") for line in wrapped(name, width, INDENT))
         for header, cell in zip(table.header[1:], cells, strict=True):

@@ -40,7 +40,7 @@ BLOCKS, LAYERS = Nouns(), Nouns("inputs", "input", "layers", "layer")
 
 
 def nouns(verdict: Verdict) -> Nouns:
-    """Return a perceptron has layers and inputs where a transformer has blocks and tokens."""
+    """Return what its parts are called: a perceptron has layers and inputs, a transformer blocks and tokens."""
     return BLOCKS if verdict.perceptron is None else LAYERS
 
 
@@ -191,7 +191,7 @@ def of_the_last(ratio: float, names: Nouns = BLOCKS) -> str:
 
 
 def _part(ratio: float) -> str:
-    """A ratio as a person says it: per cent up to 2, then times."""
+    """Return a ratio as a person says it: per cent up to 2, then times."""
     if ratio < 0.0005:
         return "less than 0.1 %"
     if ratio < 0.01:
@@ -277,7 +277,7 @@ def details(verdict: Verdict) -> Iterator[Line]:
 
 
 def _in_its_words(verdict: Verdict, lines: Iterable[Line]) -> Iterator[Line]:
-    """A perceptron has layers and inputs where a transformer has blocks and tokens."""
+    """Yield the lines in its words: a perceptron has layers and inputs, a transformer blocks and tokens."""
     words_of_layers = {"Tokens": "Inputs", "tokens": "inputs", "block": "layer", "the stream": "the signal"}
     for line in lines:
         text = line.text

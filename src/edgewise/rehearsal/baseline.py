@@ -155,7 +155,7 @@ def _by_calls(model: nn.Module, loss: Loss, batches: Sequence[Batch]) -> Guess |
 def _with_constants(
     model: nn.Module, loss: Loss, batches: Sequence[Batch], constants: Sequence[Tensor]
 ) -> float:
-    """The mean loss with these in place of the predictions, in the order of the calls."""
+    """Return the mean loss with these in place of the predictions, in the order of the calls."""
     total = 0.0
     for batch in batches:
         with torch.no_grad(), _Catch(constants):
@@ -164,7 +164,7 @@ def _with_constants(
 
 
 def _best_of(calls: Sequence[TorchLossCall]) -> Tensor:
-    """The constant at which the sum of these calls is lowest."""
+    """Return the constant at which the sum of these calls is lowest."""
     sizes = {call.prediction.shape[call.dimension] if call.prediction.dim() > 1 else 1 for call in calls}
     if calls[0].function in CLASSES:
         sizes = {call.prediction.shape[call.dimension] for call in calls}
@@ -176,7 +176,7 @@ def _best_of(calls: Sequence[TorchLossCall]) -> Tensor:
 
 
 def _by_output(model: nn.Module, bare: nn.Module | None, loss: Loss, batches: Sequence[Batch]) -> Guess:
-    """A loss written by hand: a constant in place of what the model returns, which is not run."""
+    """Return a loss written by hand: a constant in place of what the model returns, which is not run."""
     if bare is None:
         return Guess(None, why="the loss calls no module")
     if dist.is_available() and dist.is_initialized():
@@ -215,7 +215,7 @@ def _output(model: nn.Module, bare: nn.Module, loss: Loss, batch: Batch) -> Any:
 
 @contextmanager
 def _answering(bare: nn.Module, value: Tensor) -> Iterator[None]:
-    """The module returns this value, whatever it is given."""
+    """Let the module return this value, whatever it is given."""
     own = bare.__dict__.get("forward")
     bare.forward = lambda *_, **__: value
     try:

@@ -240,7 +240,7 @@ class _Search:
         return STREAM * math.sqrt(unit) if unit else 2e-3
 
     def _unit(self, model: nn.Module, optimizer: torch.optim.Optimizer, rates: Rates) -> float | None:
-        """The rate at which one step moves the stream by its own size, from one small step; None if none moves."""
+        """Return the rate at which one step moves the stream by its own size, by a small step; None if none moves."""
         clock = time.perf_counter()
         training_step(model, None, self.plan, 0)
         gradients = [p.grad for p in model.parameters() if p.grad is not None]
@@ -285,7 +285,7 @@ class _Search:
         self._check()
 
     def _check(self) -> None:
-        """A safe moment for Ctrl-C; where several processes train together, all of them stop at the same step."""
+        """Deliver Ctrl-C; if several processes train together, all of them stop at the same step."""
         if self.plan.group is None:
             return self.interrupts.check()
         stopped = 0.0
@@ -300,7 +300,7 @@ class _Search:
         return score(rehearsal.rate, rehearsal.level, self.start.loss, self.centre, self.width)
 
     def _judged(self) -> list[Rehearsal]:
-        """The rehearsals by rate, each with the reason why its rate is too large, where it is."""
+        """Return the rehearsals by rate, each with the reason why its rate is too large, where it is."""
         rows = sorted(self.rehearsals.values(), key=lambda r: r.rate)
         finite = [r for r in rows if math.isfinite(r.level)]
         best = min(finite, key=self._score) if finite else None

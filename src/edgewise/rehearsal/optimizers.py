@@ -230,7 +230,7 @@ def largest_curvature(
 
 
 def _roots(bare: nn.Module, hessian: Hessian, optimizer: Optimizer, ratios: tuple[float, ...]) -> Array:
-    """The square root of every entry's share of the first group's rate; 0 for what the optimizer does not train."""
+    """Return the square root of every entry's share of the first group's rate; 0 for what is not trained."""
     names = {id(p): name for name, p in bare.named_parameters()}
     ratio = {
         names[id(p)]: r

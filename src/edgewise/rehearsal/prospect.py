@@ -237,6 +237,6 @@ def _alike(rate: Rate) -> bool:
 
 
 def _agreed_dead(rate: Rate, verdict: Verdict | None) -> bool:
-    """The start is judged not to train, and no rate has moved the loss."""
+    """Return whether the start is judged not to train and no rate has moved the loss."""
     failing = verdict is not None and verdict.outcome is Outcome.FAILS
     return failing and _fall(rate) < _noise(rate)

@@ -166,7 +166,7 @@ class Rate:
         return present.as_html(present.card_of(self))
 
     def __str__(self) -> str:
-        """What to use, how far it can be trusted, where the edge is and why, and what it cost."""
+        """Return what to use, how far it can be trusted, where the edge is and why, and what it cost."""
         notes = [f"{note[:1].upper()}{note[1:]}." for note in self.notes]
         return " ".join([_advice(self), *edge(self), cost(self), *notes])
 
@@ -254,7 +254,7 @@ def _judged(rehearsal: Rehearsal, best: Rehearsal | None, start: Moment) -> Rehe
 
 
 def _share(rehearsal: Rehearsal, best: Rehearsal, start: Moment) -> float:
-    """The fall of the loss as a share of the best one's; 1 where that one hardly fell."""
+    """Return the fall of the loss as a share of the best one's; 1 where that one hardly fell."""
     most = start.loss - best.loss
     return (start.loss - rehearsal.loss) / most if most > NOISE * abs(start.loss) else 1.0
 

@@ -124,7 +124,7 @@ def _read(batches: Iterable[Batch], count: int) -> list[Batch]:
 
 @contextmanager
 def _generators_kept(loader: object) -> Iterator[None]:
-    """The random generators that a DataLoader and its samplers own are afterwards as they were."""
+    """Leave the random generators that a DataLoader and its samplers own as they were."""
     states: list[tuple[torch.Generator, Tensor]] = []
     seen: set[int] = set()
     todo = [loader]
@@ -267,7 +267,7 @@ class ModelCopies:
                         local(parameter).copy_(value)
 
     def _optimizer(self, model: nn.Module, memo: dict[int, object]) -> Optimizer:
-        """The user's own settings for the parameters that `memo` names, or a new one from the function."""
+        """Return the user's own settings for the parameters that `memo` names, or a new one from the function."""
         if self.instance is not None:
             return copied(self.instance, memo)
         assert self.factory is not None
@@ -275,7 +275,7 @@ class ModelCopies:
 
 
 def _wrapped_again(model: nn.Module, bare: nn.Module) -> nn.Module:
-    """The copy inside what the model is inside: torch.compile with its settings, DistributedDataParallel."""
+    """Return the copy inside what the model is inside: torch.compile with its settings, DistributedDataParallel."""
     if "_orig_mod" in model._modules:
         from torch._dynamo.eval_frame import OptimizedModule
 

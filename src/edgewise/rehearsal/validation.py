@@ -86,7 +86,7 @@ class Validation:
         return found if math.isnan(mean) or found.loss is None else replace(found, loss=mean)
 
     def _called(self, model: nn.Module, whole: nn.Module) -> str | None:
-        """The first module inside the model that the loss calls, by name."""
+        """Return the first module inside the model that the loss calls, by name."""
         calls: list[str] = []
         handles = [
             module.register_forward_pre_hook(lambda _, __, name=name: calls.append(name))
@@ -123,7 +123,7 @@ class Validation:
             self.block = None
 
     def _first(self, model: nn.Module, bare: nn.Module) -> tuple[float, _Record]:
-        """The loss of the first fresh batch, with what went into and came out of the model."""
+        """Return the loss of the first fresh batch, with what went into and came out of the model."""
         record = _Record()
         handles = [bare.register_forward_hook(record.keep, with_kwargs=True)]
         if self.block is not None:
@@ -180,7 +180,7 @@ class _Record:
 
 
 def _as_batch(bare: nn.Module, call: LossCall | None) -> object:
-    """The arguments of a call as one batch: by name where both kinds were used."""
+    """Return the arguments of a call as one batch: by name where both kinds were used."""
     assert call is not None
     args, kwargs = call
     if not kwargs:

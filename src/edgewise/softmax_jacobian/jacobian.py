@@ -51,7 +51,7 @@ def extremes(log_probabilities: Tensor, mask: Tensor | None = None) -> Extremes:
 
 
 def extremes_of_rows(rows: Tensor, tolerance: float = EXACT) -> Extremes:
-    """The same for rows already checked, to a relative `tolerance` of the eigenvalues (for monitors, 1e-2 is enough).
+    """Do the same for rows already checked, to a relative `tolerance` of the eigenvalues (monitors: 1e-2 is enough).
 
     Two keys give 2 s_1 s_2, ties give the tied entry, one key has no eigenvalue (nan).
     """
@@ -192,7 +192,7 @@ class Gap:
         return psi, (falling / apart).sum(-1), phi, (self.above * rising.square()).sum(-1)
 
     def only(self, rows: Tensor) -> Gap:
-        """The same gap for a subset of the rows, flattened."""
+        """Return the same gap for a subset of the rows, flattened."""
         surplus = self.surplus[rows] if isinstance(self.surplus, Tensor) else self.surplus
         below, above = (t.expand(*rows.shape, -1)[rows] for t in (self.below, self.above))
         return Gap(below, above, surplus, self.nearest[rows])
@@ -225,7 +225,7 @@ def root(gap: Gap, low: Tensor, high: Tensor, tolerance: float = EXACT) -> Tenso
 
 
 def _step(gap: Gap, x: Tensor, psi: Tensor, psi_slope: Tensor, phi: Tensor, phi_slope: Tensor) -> Tensor:
-    """The zero of c - b/u + phi + phi' D (u - v)/(E - u w), with u = x_new - 1, v = x - 1."""
+    """Return the zero of c - b/u + phi + phi' D (u - v)/(E - u w), with u = x_new - 1, v = x - 1."""
     v, w = x - 1, gap.nearest
     E, D = 1 - w, 1 - x * w
     b, c = psi_slope * v.square(), psi + psi_slope * v + phi
@@ -245,7 +245,7 @@ def _bisected(gap: Gap, low: Tensor, high: Tensor) -> Tensor:
 
 
 def checked(log_probabilities: Tensor, mask: Tensor | None = None, tolerance: float = 1e-4) -> Tensor:
-    """The rows in double precision with masked keys at -inf; refused unless each is a distribution.
+    """Return the rows in double precision with masked keys at -inf; refused unless each is a distribution.
 
     mask: True where a key is attended to, broadcast against the rows; without it, -inf marks what is masked.
     """
@@ -289,18 +289,18 @@ def _refuse(rows: Tensor, total: Tensor) -> None:
 
 
 def count(rows: Tensor) -> Tensor:
-    """Number of keys of each row that are not masked."""
+    """Return the number of keys of each row that are not masked."""
     return (rows > -math.inf).sum(-1)
 
 
 def largest_two(rows: Tensor) -> tuple[Tensor, Tensor]:
-    """The two largest entries and their places, (..., 2); a row of one key has -inf for its second."""
+    """Return the two largest entries and their places, (..., 2); a row of one key has -inf for its second."""
     top = F.pad(rows, (0, 1), value=-math.inf).topk(2, dim=-1)
     return top.values, top.indices
 
 
 def smallest_two(rows: Tensor) -> tuple[Tensor, Tensor]:
-    """The two smallest entries that are not masked, ascending, and their places; +inf for a missing second."""
+    """Return the two smallest entries that are not masked, ascending, and their places; +inf for a missing second."""
     visible = torch.where(torch.isneginf(rows), math.inf, rows)
     bottom = F.pad(visible, (0, 1), value=math.inf).topk(2, dim=-1, largest=False)
     return bottom.values, bottom.indices
@@ -318,7 +318,7 @@ def log_smallest(rows: Tensor) -> Tensor:
 
 
 def mass_carrying(rows: Tensor, left_out: float = 1e-3) -> Tensor:
-    """The fewest largest entries that together hold at least 1 - left_out, renormalized; the others masked."""
+    """Return the fewest largest entries that together hold at least 1 - left_out, renormalized; the others masked."""
     if not 0 <= left_out < 1:
         raise BadInput(f"left_out must be a share of the mass in [0, 1), got {left_out!r}.")
     ordered = rows.sort(-1).values  # ascending: what is dropped is summed from the smallest
@@ -337,7 +337,7 @@ def product(probabilities: Tensor, vectors: Tensor) -> Tensor:
 
 
 def helmert(n: int) -> Tensor:
-    """An orthonormal basis of {u : sum u = 0}, columns of (n, n - 1)."""
+    """Return an orthonormal basis of {u : sum u = 0}, columns of (n, n - 1)."""
     k = torch.arange(1, n, dtype=torch.float64)
     Q = torch.triu(torch.ones(n, n - 1, dtype=torch.float64))
     Q[torch.arange(1, n), torch.arange(n - 1)] = -k
@@ -360,7 +360,7 @@ def entropy(rows: Tensor) -> Tensor:
 
 
 def saturated(rows: Tensor, limit: float = SATURATED) -> Tensor:
-    """True where the largest entry leaves less than `limit` to all other keys."""
+    """Return True where the largest entry leaves less than `limit` to all other keys."""
     return log_rest(rows) < math.log(limit)
 
 

@@ -30,7 +30,7 @@ def crossings(displacement: Callable[[Array], Array], grid: Array, tolerance: fl
 
 
 def fixed_point(step: Map, guess: Array) -> Array | None:
-    """The point with step(x) = x near `guess`, by damped Newton steps; None if there is none."""
+    """Return the point with step(x) = x near `guess`, by damped Newton steps; None if there is none."""
     x, rest = guess, step(guess) - guess
     for _ in range(50):
         if np.abs(rest).max() < ROUNDING:  # what is left is arithmetic, and could be chased without end
@@ -44,7 +44,7 @@ def fixed_point(step: Map, guess: Array) -> Array | None:
 
 
 def _shortened(step: Map, x: Array, rest: Array, move: Array) -> tuple[Array, Array] | None:
-    """The first of `move` and its halves that brings the map closer to rest; None where none does."""
+    """Return the first of `move` and its halves that brings the map closer to rest; None where none does."""
     for _ in range(12):
         with np.errstate(all="ignore"):
             after = step(x + move) - x - move
@@ -55,7 +55,7 @@ def _shortened(step: Map, x: Array, rest: Array, move: Array) -> tuple[Array, Ar
 
 
 def jacobian(step: Map, point: Array, size: float = 1e-6) -> Array:
-    """The derivative of the map at a point, by central differences, column j = d step / d x_j."""
+    """Return the derivative of the map at a point, by central differences, column j = d step / d x_j."""
     columns = []
     for j in range(len(point)):
         shift = np.zeros_like(point)

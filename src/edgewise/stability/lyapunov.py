@@ -58,7 +58,7 @@ class Growth:
 
 
 def growth(logs: Array, width: float | None = None, sampled: bool = True) -> Growth:
-    """The growth of a quantity from its logs (S, L + 1).
+    """Return the growth of a quantity from its logs (S, L + 1).
 
     width: gives the finite-width scatter sqrt(2/(L d)); `error` is that or the standard error over seeds, whichever is
     larger. The error of the late change is that of its mean: over seeds, the finite-width scatter for one sampled
@@ -81,12 +81,12 @@ def growth(logs: Array, width: float | None = None, sampled: bool = True) -> Gro
 
 
 def _mean(values: Array) -> float:
-    """The mean over seeds; minus infinity when every seed collapsed fully (inf - inf counts as such)."""
+    """Return the mean over seeds; minus infinity when every seed collapsed fully (inf - inf counts as such)."""
     return -math.inf if np.isnan(values).any() or np.isneginf(values).any() else float(values.mean())
 
 
 def _error(values: Array) -> float:
-    """Standard error over seeds; unknown (nan) for one seed, none for an infinite exponent."""
+    """Return the standard error over seeds; unknown (nan) for one seed, none for an infinite exponent."""
     if not np.isfinite(values).all():
         return 0.0
     return float(values.std(ddof=1) / math.sqrt(len(values))) if len(values) > 1 else math.nan
@@ -131,7 +131,7 @@ def severities(change: LateChange) -> NDArray[np.int8]:
 
 
 def severity(*changes: LateChange) -> Severity:
-    """The worst of what some changes of one network say."""
+    """Return the worst of what some changes of one network say."""
     return max(Severity(int(severities(change))) for change in changes)
 
 

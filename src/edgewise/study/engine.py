@@ -295,7 +295,7 @@ def _prepare(case_text: str) -> None:
 
 @lru_cache(maxsize=8)
 def _recipe(path: str, source: str, version: str) -> Recipe:
-    """The recipe, loaded once per process; one run must not be measured by two versions of it or of edgewise."""
+    """Return the recipe, loaded once per process; one run must not be measured by two versions of it or of edgewise."""
     if __version__ != version:
         raise BadInput(
             f"A worker has edgewise {__version__}, the run has {version}. Install the same version everywhere."
@@ -321,7 +321,7 @@ def _writer(folder: str, process: int) -> Writer:  # noqa: ARG001  a forked proc
 
 
 def _begin(parent: int) -> None:
-    """A worker leaves Ctrl-C to the run, which ends it: interrupted while it waits, it would print a traceback."""
+    """Leave Ctrl-C to the run, which ends this worker: interrupted while it waits, it would print a traceback."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     _live_with(parent)
 
@@ -420,7 +420,7 @@ def check_address(address: str) -> None:
 
 
 def _client(address: str) -> Any:
-    """A connection to a Dask scheduler at which at least one worker has arrived."""
+    """Return a connection to a Dask scheduler at which at least one worker has arrived."""
     if find_spec("distributed") is None:
         raise BadInput("--scheduler needs Dask, which is not installed: pip install 'edgewise[distributed]'.")
     from distributed import Client

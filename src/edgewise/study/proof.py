@@ -301,7 +301,7 @@ def _seeded(factory: Callable[[], nn.Module], seed: int) -> nn.Module:
 
 
 def _plan(learner: nn.Module, stream: Batches, goal: str) -> Plan:
-    """The plan of the core, on what the task gives it."""
+    """Return the plan of the core, on what the task gives it."""
     inputs = next(iter(stream(0)))[0]
     core = getattr(learner, "core", learner)
     with torch.no_grad():
@@ -312,7 +312,7 @@ def _plan(learner: nn.Module, stream: Batches, goal: str) -> Plan:
 def _start(
     factory: Callable[[], nn.Module], wrap: Callable[[nn.Module], nn.Module], seed: int, plan: Plan | None
 ) -> nn.Module:
-    """The seed's model, wrapped, with the plan written into it; entrance and readout do not depend on the arm."""
+    """Make the seed's model, wrapped, with the plan written into it; entrance and readout are those of both arms."""
     core = _seeded(factory, seed)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(10_000 + seed)

@@ -158,7 +158,7 @@ class Recipe:
         return figure
 
     def _call(self, name: str, argument: object) -> Any:
-        """A mistake in these functions is the recipe's: name it, with its line."""
+        """Call a function of the recipe; name a mistake in it, which is the recipe's, with its line."""
         function: Callable[[Any], Any] = getattr(self.module, name)
         try:
             return function(argument)
@@ -253,7 +253,7 @@ def _check(path: Path) -> None:
 
 
 def _lacking(path: Path) -> list[str]:
-    """The functions that a file does not define, read without running it."""
+    """Return the functions that a file does not define, read without running it."""
     names = {node.name for node in _tree(path).body if isinstance(node, ast.FunctionDef)}
     return [name for name in FUNCTIONS if name not in names]
 

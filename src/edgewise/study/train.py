@@ -121,7 +121,7 @@ def _halved(
     steps: int,
     trial: float,
 ) -> TrainingRun:
-    """The rate that survives: all get a trial, the better half continues for as long again, the last one to the end."""
+    """Return the rate that survives: all get a trial, the better half continues as long again, the last to the end."""
     alive = list(runs)
     until = steps if len(runs) == 1 else max(1, round(trial * steps))
     while True:

@@ -28,7 +28,7 @@ class Quintic:
         return cls(low, high, _quintic_collocation(len(values)) @ values)
 
     def __call__(self, x: Array) -> Array:
-        """The value at x in [low, high], any shape."""
+        """Return the value at x in [low, high], any shape."""
         cells = len(self.coefficients) - 5
         place = (x - self.low) * (cells / (self.high - self.low))
         first = np.clip(place.astype(np.int64), 0, cells - 1)
@@ -78,7 +78,7 @@ def spline_values(coefficients: Array, positions: tuple[Array, ...]) -> Array:
 
 
 def _chunk_values(coefficients: Array, positions: list[Array]) -> Array:
-    """Sums over the four neighbours along each axis, the last axis innermost."""
+    """Return sums over the four neighbours along each axis, the last axis innermost."""
     sizes = coefficients.shape[1:]
     index: NDArray[np.int64] = np.zeros((), dtype=np.int64)
     weights = []
@@ -98,7 +98,7 @@ def _chunk_values(coefficients: Array, positions: list[Array]) -> Array:
 def _cubic_weights(
     position: Array, count: int
 ) -> tuple[NDArray[np.int64], tuple[Array, Array, Array, Array]]:
-    """The first of the four coefficients a point touches, and the four cubic B-spline weights."""
+    """Return the first of the four coefficients a point touches, and the four cubic B-spline weights."""
     scaled = position * (count - 1)
     cell = np.minimum(scaled.astype(np.int64), count - 2)
     t = scaled - cell

@@ -149,11 +149,11 @@ class Rectifier:
         return np.full(np.shape(q), (1 + self.a**2) / 2)
 
     def slope_product(self, q: Array, e: Array) -> Array:
-        """a + (1-a)^2 (pi - theta) / (2 pi)."""
+        """Return a + (1-a)^2 (pi - theta) / (2 pi)."""
         return np.asarray(self.a + (1 - self.a) ** 2 * (0.5 - _angle(e) / (2 * np.pi)) + 0 * q)
 
     def chord(self, q: Array, e: Array) -> Array:
-        """a + (1-a)^2 (1/2 - (sin t - t cos t) / (2 pi e))."""
+        """Return a + (1-a)^2 (1/2 - (sin t - t cos t) / (2 pi e))."""
         return np.asarray(self.a + (1 - self.a) ** 2 * (0.5 - _cubic_over_e(_angle(e)) / (2 * np.pi)) + 0 * q)
 
     def curvature_square(self, q: Array) -> Array | None:
@@ -299,7 +299,7 @@ _CLOSED: dict[str, Callable[[], Any]] = {
 
 
 def activation(kind: str | Callable[[Any], Any] | Activation) -> Activation:
-    """The activation of a name ("leaky_relu:0.2" sets the slope) or of a numpy or torch callable; cached."""
+    """Return the activation of a name ("leaky_relu:0.2" sets the slope) or of a numpy or torch callable; cached."""
     if isinstance(kind, Activation):
         return kind
     return _of_callable(kind) if callable(kind) else _of_name(kind)

@@ -49,7 +49,7 @@ def expit(x: Array) -> Array:
 
 
 def ndtr(x: Array) -> Array:
-    """The normal distribution function."""
+    """Return the normal distribution function."""
     from scipy import special  # half a second that reading a shipped table does not need
 
     return np.asarray(special.ndtr(x))

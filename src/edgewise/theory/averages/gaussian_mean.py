@@ -113,7 +113,7 @@ def smoothed(function: Function, at: Array, variance: float, grain: Grain) -> Ar
 
 
 def _smoothed_by_polynomial(function: Function, at: Array, deviation: float) -> Array:
-    """The same where the function is smooth over the whole Gaussian: twenty Gauss-Hermite nodes."""
+    """Return the same where the function is smooth over the whole Gaussian: twenty Gauss-Hermite nodes."""
     return np.asarray(function(at[:, None] + deviation * _HERMITE_NODES) @ _HERMITE_WEIGHTS)
 
 

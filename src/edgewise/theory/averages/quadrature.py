@@ -69,7 +69,7 @@ class PairTable:
 
 
 def build_table(slope: Function, grain: Grain, largest_length: float = LARGEST_LENGTH) -> PairTable:
-    """The table of an activation with this derivative."""
+    """Return the table of an activation with this derivative."""
     low = SMALLEST_LENGTH
     rows = int(np.ceil(np.log(largest_length / low) / STEP)) + 5  # the last four keep the edge away
     larger = low * np.exp(STEP * np.arange(-_EXTRA, rows + _EXTRA))
@@ -169,7 +169,7 @@ TRUNCATION = 1e-11  # weight below which a component is dropped
 
 
 def factors(table: Array) -> dict[str, Array]:
-    """The arrays a table is kept as."""
+    """Return the arrays a table is kept as."""
     scale = np.abs(table).max(axis=1)
     left, weights, right = np.linalg.svd(table / scale[:, None], full_matrices=False)
     parts: dict[str, Array] = {"scale": scale}
@@ -184,13 +184,13 @@ def factors(table: Array) -> dict[str, Array]:
 
 
 def product(parts: dict[str, Array]) -> Array:
-    """The table again."""
+    """Return the table again."""
     rest = parts["single_left"].astype(np.float64) @ parts["single_right"].astype(np.float64)
     return parts["scale"][:, None] * (parts["double_left"] @ parts["double_right"] + rest)
 
 
 def shipped_table(name: str) -> PairTable | None:
-    """The pair averages of a named activation; None where none are shipped."""
+    """Return the pair averages of a named activation; None where none are shipped."""
     stored = _stored(name)
     if not stored:
         return None
@@ -311,11 +311,11 @@ class Quadrature:
         return (shipped_table(self.name) if self.name else None) or self.build_table()
 
     def build_table(self) -> PairTable:
-        """The table of the pair averages, from nothing: seconds."""
+        """Return the table of the pair averages, from nothing: seconds."""
         return build_table(self.slope, self.pointwise.grain, self._largest)
 
     def _pair(self, q: Array, e: Array, read: Pair, direct: Pair, far: Pair) -> Array:
-        """The table inside its range; its limits outside where they hold; else directly; nan where q or e is."""
+        """Return the table inside its range; its limits outside where they hold; else directly; nan where q or e is."""
         low, high = self.table.low, self.table.high
         if np.all((q >= low) & (q <= high) & (e == e)):
             return read(q, e)

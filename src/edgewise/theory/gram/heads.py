@@ -217,7 +217,7 @@ class Mask:
 
 @lru_cache(maxsize=8)
 def sliding_window_mask(tokens: int, causal: bool, window: int | None, dtype: Precision) -> Mask:
-    """The mask of a layer; a window as wide as the sequence hides nothing."""
+    """Return the mask of a layer; a window as wide as the sequence hides nothing."""
     reach = tokens if window is None else min(window, tokens)
     if not causal and reach == tokens:
         everything = _spans(tokens, tokens - 1, tokens - 1, blocks=4)
@@ -264,7 +264,7 @@ def sandwich(outer: Real, middle: Real, spans: Sequence[Span]) -> Real:
 
 
 def banded_product(matrix: Real, columns: Real, spans: Sequence[Span]) -> Real:
-    """A x for A (h, n, n) that is zero outside its spans, x (h, n, k)."""
+    """Return A x for A (h, n, n) that is zero outside its spans, x (h, n, k)."""
     product = np.empty_like(columns)
     for span in spans:
         np.matmul(matrix[:, span.rows, span.columns], columns[:, span.columns], out=product[:, span.rows])
@@ -320,7 +320,7 @@ def alibi_slopes(heads: int) -> Array:
 
 
 def distances(tokens: int) -> Array:
-    """|a - b| (n, n)."""
+    """Return |a - b| (n, n)."""
     position = np.arange(float(tokens))
     return np.abs(position - position[:, None])
 
@@ -346,7 +346,7 @@ class Features:
         return Features(self.values[heads], None if self.lengths is None else self.lengths[heads])
 
     def pull(self, gradient: Real, layer: Attention) -> Real:
-        """The gradient before RoPE and QK-norm: turned back, then (I - u u^T / |u|^2) g / length."""
+        """Return the gradient before RoPE and QK-norm: turned back, then (I - u u^T / |u|^2) g / length."""
         if self.lengths is not None:
             along = (gradient * self.values).mean(-1, keepdims=True)
             gradient = (gradient - self.values * along) / self.lengths
@@ -366,7 +366,7 @@ class Heads:
     table: Real | None  # biases of the distances 1 - n to n - 1 (h, 2n - 1)
 
     def parts(self) -> list[slice]:
-        """Runs of heads whose matrices fit in the cache."""
+        """Return runs of heads whose matrices fit in the cache."""
         size, count = max(1, CACHED // self.mask.tokens**2), len(self.centred)
         return [slice(first, min(first + size, count)) for first in range(0, count, size)]
 
@@ -394,14 +394,14 @@ class Heads:
         return S, (largest + np.log(total))[..., 0]
 
     def probabilities(self, part: slice) -> Real:
-        """The softmax of some heads (h, n, n)."""
+        """Return the softmax of some heads (h, n, n)."""
         return self.softmax(self.biased(self.content(part), part))[0]
 
 
 def draw_heads(
     layer: Attention, root: Root, mask: Mask, sampling: Sampling, normals: Normals
 ) -> Iterator[Heads]:
-    """`samples` heads in groups that fit in memory; the same seed gives the same heads."""
+    """Yield `samples` heads in groups that fit in memory; the same seed gives the same heads."""
     slopes = _sampled_slopes(layer, sampling.samples, normals) if layer.alibi else None
     size = max(1, GROUP // mask.tokens**2)
     for first in range(0, sampling.samples, size):
@@ -435,7 +435,7 @@ def _sampled_slopes(layer: Attention, samples: int, normals: Normals) -> Array:
 
 
 def features(raw: Real, layer: Attention) -> Features:
-    """Queries or keys from what the projections give: QK-norm, then rotary positions."""
+    """Return queries or keys from what the projections give: QK-norm, then rotary positions."""
     if not layer.qk_norm:
         return Features(rotate(raw, layer))
     lengths = np.sqrt((raw**2).mean(-1, keepdims=True))

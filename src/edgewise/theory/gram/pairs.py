@@ -78,7 +78,7 @@ def _equal(phi: Activation, state: GramState, q: float) -> tuple[GramState, Late
 
 
 def angles(separations: Real) -> Real:
-    """The angle in [0, pi] of cosine 1 - e: kinks of phi are smooth in it, and it is exact for small e."""
+    """Return the angle in [0, pi] of cosine 1 - e: kinks of phi are smooth in it, and it is exact for small e."""
     halves = separations * 0.5
     np.clip(halves, 0.0, 1.0, out=halves)
     np.arcsin(np.sqrt(halves, out=halves), out=halves)
@@ -124,7 +124,7 @@ def _node_separations() -> Array:
 
 
 def _tabulate(values: Array) -> Array:
-    """The Chebyshev interpolant on the uniform grid of angles, and its rises (2, GRID)."""
+    """Return the Chebyshev interpolant on the uniform grid of angles, and its rises (2, GRID)."""
     nodes = np.polynomial.chebyshev.chebpts2(NODES)
     series = np.polynomial.chebyshev.Chebyshev.fit(nodes, values, NODES - 1, domain=[-1, 1])
     fine = series(np.linspace(-1, 1, GRID + 1))
@@ -209,7 +209,7 @@ class VarianceTable:
 
 
 def pair_table(phi: Activation, squares: Array) -> VarianceTable:
-    """The table that covers these variances; neighbouring layers mostly share one."""
+    """Return the table that covers these variances; neighbouring layers mostly share one."""
     logs = np.log(squares)
     return _pair_table(phi, math.floor(logs.min() / CELL), math.ceil(logs.max() / CELL))
 

@@ -78,7 +78,7 @@ class GramState:
         return self.separation > ROOMY and 1 / ORDINARY < self.norm < ORDINARY
 
     def in_precision(self, dtype: Precision) -> GramState:
-        """The same with spreads of this type."""
+        """Return the same with spreads of this type."""
         return self if self.spreads.dtype == dtype else GramState(self.squares, self.spreads.astype(dtype))
 
     def scaled(self, factor: float) -> GramState:
@@ -95,7 +95,7 @@ def mean_of_pair(values: Array, dtype: Precision = np.float64) -> Real:
 
 
 def without_diagonal(matrix: Array) -> Array:
-    """The matrix with its diagonal set to 0, in place."""
+    """Return the matrix with its diagonal set to 0, in place."""
     np.fill_diagonal(matrix, 0.0)
     return matrix
 
@@ -108,7 +108,7 @@ def simplex(tokens: int, norm: float, overlap: float) -> GramState:
 
 
 def from_overlaps(gram: Array) -> GramState:
-    """The state of a measured Gram matrix x_a.x_b / d, refused unless it can be one."""
+    """Return the state of a measured Gram matrix x_a.x_b / d, refused unless it can be one."""
     if gram.ndim != 2 or gram.shape[0] != gram.shape[1]:
         raise BadInput(f"the start Gram matrix has shape {gram.shape}; expected (tokens, tokens).")
     if not np.isfinite(gram).all():
@@ -235,7 +235,7 @@ def square_root(matrix: Real, dtype: Precision) -> tuple[Array, Real]:
 
 
 def _nearest(correlations: Array) -> Array:
-    """What is positive of correlations: deep in collapse distances differ by more digits than a double has."""
+    """Return what is positive of correlations: deep in collapse distances differ by more digits than a double has."""
     np.fill_diagonal(correlations, 1.0)
     values, vectors = np.linalg.eigh(correlations)
     positive = (vectors * np.maximum(values, 0.0)) @ vectors.T

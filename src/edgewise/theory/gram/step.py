@@ -346,7 +346,7 @@ def _weights(layer: Attention, state: GramState, back: _Back, width: int, mean: 
 
 
 def _projection_gains(layer: Attention) -> tuple[float, float]:
-    """What multiplies dq and dk beside the features: the other side's gain, or with QK-norm the norms' gains.
+    """Return what multiplies dq and dk beside the features: the other side's gain, or with QK-norm the norms' gains.
 
     QK-norm divides by the projection's own gain, taken equal on both sides.
     """
@@ -414,5 +414,5 @@ def pull_mlp(
 
 
 def _sum(first: Real, second: Real) -> float:
-    """The sum of the products of entries."""
+    """Return the sum of the products of entries."""
     return float(np.vdot(first, second))

@@ -85,7 +85,7 @@ def propagate_perceptron(perceptron: Perceptron, q0: ArrayLike = 1.0, c0: ArrayL
 def propagate_circle(
     perceptron: Perceptron, angles: Array | None = None, start_length: float | None = None
 ) -> CircleOrbit:
-    """The circle layer by layer, from length q* unless another is given."""
+    """Follow the circle layer by layer, from length q* unless another is given."""
     phi, sw2, sb2 = activation(perceptron.activation), perceptron.weight_variance, perceptron.bias_variance
     q = _start_length(phi, perceptron) if start_length is None else float(start_length)
     t = np.linspace(-np.pi, np.pi, 129) if angles is None else np.asarray(angles, dtype=float)

@@ -58,7 +58,7 @@ def length_fixed_point(
 
 
 def _bisect_length(phi: Activation, sw2: Array, sb2: Array, low: Array, high: Array) -> Array:
-    """The sign change of q' - q from positive (low) to not (high), to rounding."""
+    """Return the sign change of q' - q from positive (low) to not (high), to rounding."""
     for _ in range(64):
         middle = np.where(low > 0, np.sqrt(low * high), high / 2)
         if np.all((middle == low) | (middle == high)):  # no number lies between
@@ -69,7 +69,7 @@ def _bisect_length(phi: Activation, sw2: Array, sb2: Array, low: Array, high: Ar
 
 
 def bisected(function: Callable[[float], float], low: float, high: float) -> float:
-    """The zero between two numbers at which a function has opposite signs, to 1e-14 of their distance."""
+    """Return the zero between two numbers at which a function has opposite signs, to 1e-14 of their distance."""
     rises = function(low) < 0
     for _ in range(48):
         middle = (low + high) / 2
@@ -157,7 +157,7 @@ class Decay(NamedTuple):
 
 
 def boundary(phi: Activation, largest_bias_variance: float = 1.0) -> tuple[Array, Array]:
-    """The boundary as a polyline (weight variances, bias variances), from sb2 = 0 to the largest asked for.
+    """Return the boundary as a polyline (weight variances, bias variances), from sb2 = 0 to the largest asked for.
 
     Only points whose q* is reached from length 1 belong to it: a fixed point of the length map that repels, or
     lies behind another, is not on the boundary. Empty when phi has none (ReLU has the single point (2, 0)).
@@ -174,7 +174,7 @@ def boundary(phi: Activation, largest_bias_variance: float = 1.0) -> tuple[Array
 
 
 def critical_weight_variance(phi: Activation, bias_variance: float) -> float:
-    """The weight variance with chi_1 = 1 at this bias variance; the smallest if several, nan if none.
+    """Return the weight variance with chi_1 = 1 at this bias variance; the smallest if several, nan if none.
 
     tanh: 1 at sb2 = 0; erf: pi/4; ReLU: 2 (there q* exists at sb2 = 0 only; otherwise lengths grow linearly).
     """

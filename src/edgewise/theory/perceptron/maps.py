@@ -64,7 +64,7 @@ class PerceptronTheory:
 
 
 def summary(perceptron: Perceptron, q0: float = 1.0) -> PerceptronTheory:
-    """Fixed points, slopes, depth scales and phase of a perceptron whose input has length q0.
+    """Return fixed points, slopes, depth scales and phase of a perceptron whose input has length q0.
 
     Phase by chi_1: below 1 ordered (gradients vanish), above 1 chaotic (they explode). `length_fixed_point` is
     inf when lengths grow without bound (ReLU above sw2 = 2) and q0 when every length is fixed (ReLU at sw2 = 2).
@@ -137,7 +137,7 @@ class PerceptronMaps:
         return propagate_perceptron(self.perceptron, start_length, start_correlation)
 
     def circle(self, angles: Array | None = None, start_length: float | None = None) -> CircleOrbit:
-        """A circle of inputs at every layer: autocorrelation, metric, curvature, both lengths; from q*."""
+        """Return a circle of inputs at every layer: autocorrelation, metric, curvature, both lengths; from q*."""
         return propagate_circle(self.perceptron, angles, start_length)
 
     def shallow_length_bound(self, shallow_width: int) -> float:
@@ -149,7 +149,7 @@ class PerceptronMaps:
         return depth_beyond_shallow(self.perceptron, shallow_width)
 
     def edge_of_chaos(self, largest_bias_variance: float = 1.0) -> tuple[Array, Array]:
-        """The line chi_1 = 1 of this activation as (weight variances, bias variances)."""
+        """Return the line chi_1 = 1 of this activation as (weight variances, bias variances)."""
         return boundary(self._phi, largest_bias_variance)
 
     @property

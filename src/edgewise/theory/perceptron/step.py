@@ -86,7 +86,7 @@ def chi_q(phi: Activation, weight_variance: ArrayLike, length: ArrayLike) -> Arr
 
 
 def _at_limit(average: Callable[[Array], Array], length: ArrayLike) -> Array:
-    """The average at length q, continued to q = inf: its value far out, inf if it still grows there."""
+    """Return the average at length q, continued to q = inf: its value far out, inf if it still grows there."""
     q = np.asarray(length, dtype=float)
     value = average(np.minimum(q, FAR))
     if not np.any(np.isinf(q)):

@@ -121,7 +121,7 @@ def _narrow_heads(architecture: Architecture, variance: Array) -> tuple[str, ...
 def _out_of_range(
     architecture: Architecture, start: SimplexState, steps: Sequence[SimplexStep], beyond: float
 ) -> Trace:
-    """The Trace of a network whose stream leaves the range of numbers: norms infinite or 0 from there, no gradient."""
+    """Return the Trace of a stream that leaves the range of numbers: norms infinite or 0 from there, no gradient."""
     states = [start, *(after.state for after in steps)]
     missing = len(architecture.sites()) - len(states)
     separations = [s.separation for s in states]
@@ -168,7 +168,7 @@ def _closure(function: Callable[[Array, Array, int], SoftmaxMoments]) -> Moments
 def _frozen(
     variance: Array, correlation: Array, tokens: int, budget: SearchBudget | None = None
 ) -> OverlapMoments:
-    """The exact moments forward, and no gradient through the softmax: R2 = T11 = 0."""
+    """Return the exact moments forward, and no gradient through the softmax: R2 = T11 = 0."""
     moments = exact_moments(variance, correlation, tokens, budget)
     return moments._replace(r2=np.zeros_like(moments.r2), t11=np.zeros_like(moments.t11))
 

@@ -463,7 +463,7 @@ def bilinear_attention(layer: Attention, state: SimplexState, setting: Setting) 
         return n * q * g.own + n * (n - 1) * p * g.cross
 
     def pull(g: Gradient) -> Gradient:
-        """The value and the key path are C T, the query path Gamma F; T = sum_aa' C_aa' Gamma_aa'."""
+        """Return the paths: of value and key C T, of the query Gamma F; T = sum_aa' C_aa' Gamma_aa'."""
         return Gradient(2 * q * queries(g) + g.own * keys, 2 * p * queries(g) + g.cross * keys).scaled(share)
 
     def weights(g: Gradient) -> Mapping[str, Array]:

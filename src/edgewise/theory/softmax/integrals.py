@@ -153,7 +153,7 @@ def joint(v: float, rho: float, n: Array, step: float) -> dict[str, Array]:
 
 
 def _joint_square(v: float, rho: float, n: Array, step: float) -> dict[str, Array]:
-    """The grid u x u': for each value of the shared part, rows of one-row averages; then a product over it."""
+    """Return the grid u x u': for each value of the shared part, rows of one-row averages; then a product over it."""
     own = v * (1 - abs(rho))
     shared = np.sqrt(v * abs(rho))
     wide = step * stretch(own, n)
@@ -174,7 +174,7 @@ def _joint_square(v: float, rho: float, n: Array, step: float) -> dict[str, Arra
 
 
 def _joint_rotated(v: float, rho: float, n: Array, step: float) -> dict[str, Array]:
-    """The grid a = (u+u')/2, b = u-u' >= 0: one-row averages at mu +- b/2, averaged over mu ~ N(a, v rho).
+    """Return the grid a = (u+u')/2, b = u-u' >= 0: one-row averages at mu +- b/2, averaged over mu ~ N(a, v rho).
 
     Only the mu where a product changes are needed: H_00 and 1 - H_00 come from its slope -(h_1 h_0 + h_0 h_1).
     """
@@ -259,7 +259,7 @@ def quadrature_moments(variance: float, correlation: float, tokens: int) -> Soft
 
 
 def uniform_moments(tokens: int) -> SoftmaxMoments:
-    """The exact case v = 0, or one token: every key has weight 1/n."""
+    """Return the exact case v = 0, or one token: every key has weight 1/n."""
     n = float(tokens)
     slope = (n - 1) / n**2
     squares = dict.fromkeys(("s3", "ss", "s21", "oo"), n**-2)

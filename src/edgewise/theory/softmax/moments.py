@@ -58,7 +58,7 @@ def exact_moments(
 
 @lru_cache(maxsize=64)
 def moment_table(tokens: int) -> MomentTable:
-    """The moments for one number of tokens n >= 1, cached."""
+    """Return the moments for one number of tokens n >= 1, cached."""
     if not tokens >= 1 or int(tokens) != tokens:
         raise BadInput(f"tokens must be a whole number >= 1, got {tokens}: pass the number of keys of a row")
     return MomentTable(int(tokens))
@@ -176,7 +176,7 @@ def large_n(variance: ArrayLike, correlation: ArrayLike, tokens: int) -> Softmax
 
 
 def random_energy(variance: ArrayLike, correlation: ArrayLike, tokens: int) -> SoftmaxMoments:
-    """The limit n -> infinity at a fixed ratio v / (2 log n) = 1/x^2. [Derrida 1981; Derrida and Toulouse 1985]
+    """Return the limit n -> infinity at a fixed ratio v / (2 log n) = 1/x^2. [Derrida 1981; Derrida and Toulouse 1985]
 
     Condensed (x < 1): the weights are Poisson-Dirichlet, S2 = 1 - x, S3 = (1-x)(2-x)/2,
     SS = (1-x)(3-2x)/3, R2 = x(1-x)/3, entropy = psi(1) - psi(1-x). Else these vanish and the entropy is
@@ -275,7 +275,7 @@ def coefficients(values: Array) -> Array:
 
 @lru_cache(maxsize=1)
 def stored_coefficients() -> dict[str, Array]:
-    """The shipped coefficients, by name: axes (z, log n) for ROW_NAMES and (z, y, log n) for PAIR_NAMES."""
+    """Return the shipped coefficients, by name: axes (z, log n) for ROW_NAMES and (z, y, log n) for PAIR_NAMES."""
     with np.load(TABLE_FILE) as file:
         return {name: file[name].astype(np.float64) for name in (*ROW_NAMES, *PAIR_NAMES)}
 
@@ -316,7 +316,7 @@ class TokenSplines:
         }
 
     def entropy(self, v: Array) -> dict[str, Array]:
-        """The row entropy alone."""
+        """Return the row entropy alone."""
         z = variance_coordinate(v)
         return {"entropy": np.exp(spline_values(_splines(self.tokens, ("entropy",)), (z,))[0])}
 
