@@ -208,9 +208,6 @@ def zero_lines(x: Array, y: Array, values: Array) -> Lines:
 
 
 def _marker(architecture: Architecture, x_name: str, y_name: str) -> tuple[float, float] | None:
-    values = (value_of(x_name, architecture), value_of(y_name, architecture))
-    return (
-        None
-        if any(isinstance(v, tuple) or v is None for v in values)
-        else (float(values[0]), float(values[1]))
-    )
+    x, y = value_of(x_name, architecture), value_of(y_name, architecture)
+    alike = not any(isinstance(value, tuple) or value is None for value in (x, y))
+    return (float(x), float(y)) if alike else None

@@ -393,17 +393,12 @@ def _arrives(path: Mapping[str, Any]) -> str:
 
 
 def _faster(gradient: float | None, natural: float | None) -> str:
-    if gradient is None or natural is None:
-        return (
-            "Only the natural gradient arrives"
-            if natural is not None
-            else "The natural gradient does not arrive"
-        )
+    if natural is None:
+        return "The natural gradient does not arrive"
+    if gradient is None:
+        return "Only the natural gradient arrives"
     ratio = gradient / natural
-    if ratio < 1 / 1.5:
-        return f"The gradient is {wording.number(1 / ratio)} times faster"
-    return (
-        f"The natural gradient is {wording.number(ratio)} times faster"
-        if ratio > 1.5
-        else "Both take equally long"
-    )
+    if 1 / 1.5 <= ratio <= 1.5:
+        return "Both take equally long"
+    faster = "natural gradient" if ratio > 1.5 else "gradient"
+    return f"The {faster} is {wording.number(max(ratio, 1 / ratio))} times faster"

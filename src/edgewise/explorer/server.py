@@ -33,13 +33,7 @@ from edgewise.explorer.requests import AxesRequest, MapRequest, NetworkSource, P
 from edgewise.explorer.responses import REFUSED, by_thread, by_worker, close_workers, here, pieces, points
 from edgewise.files import Document
 
-ROUTERS = (  # one for each view beside that of networks
-    flows.router,
-    perceptron_view.router,
-    runs.router,
-    landscape.router,
-    papers.router,
-)
+VIEWS = (flows, perceptron_view, runs, landscape, papers)  # beside that of networks
 KINDS = {".html": "html", ".css": "css", ".js": "javascript"}  # of the page's files
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 WAITING = 128  # connections
@@ -78,7 +72,7 @@ def application(folder: Path | None = None) -> FastAPI:
     app.state.folder = folder
     for kind in (BadInput, RequestValidationError, HTTPException):
         app.add_exception_handler(kind, _failed)
-    for each in (router, *ROUTERS):
+    for each in (router, *(view.router for view in VIEWS)):
         app.include_router(each, prefix=f"/api/{answers.API}")
 
     @app.get("/{name:path}", include_in_schema=False)
@@ -292,22 +286,18 @@ class RequestGuard:
     def _error(self, scope: Scope, headers: dict[str, str]) -> tuple[int, str] | None:
         host = headers.get("host", "")
         if self.hosts is not None and host not in self.hosts:
-            return (
-                421,
-                "this server answers for this machine only. Open the address that `edgewise explore` printed.",
+            only = (
+                "this server answers for this machine only. Open the address that `edgewise explore` printed."
             )
+            return 421, only
         origin = headers.get("origin")
         if origin is not None and origin not in (f"http://{host}", f"https://{host}"):
             return 403, "a page of another origin may not ask here."
-        if (
-            headers.get("sec-fetch-site") in ("cross-site", "same-site")
-            and headers.get("sec-fetch-mode") != "navigate"
-        ):
+        elsewhere = headers.get("sec-fetch-site") in ("cross-site", "same-site")
+        if elsewhere and headers.get("sec-fetch-mode") != "navigate":
             return 403, "a page of another origin may not ask here."
-        if (
-            not headers.get("content-length", "0").isdecimal()
-            or int(headers.get("content-length", "0")) > LARGEST_BODY
-        ):
+        size = headers.get("content-length", "0")
+        if not size.isdecimal() or int(size) > LARGEST_BODY:
             return 413, f"the request is larger than {LARGEST_BODY:,} bytes. A config is smaller."
         if self.token is not None and not self._has_token(scope, headers):
             return (
@@ -320,12 +310,10 @@ class RequestGuard:
         assert self.token is not None
         candidates = [headers.get("x-edgewise-token", ""), self._in_address(scope)]
         with suppress(CookieError):
-            candidates += [
-                cookie.value for cookie in [SimpleCookie(headers.get("cookie", "")).get(COOKIE)] if cookie
-            ]
-        return any(
-            hmac.compare_digest(value.encode("utf-8", "replace"), self.token.encode()) for value in candidates
-        )
+            if cookie := SimpleCookie(headers.get("cookie", "")).get(COOKIE):
+                candidates.append(cookie.value)
+        own = self.token.encode()
+        return any(hmac.compare_digest(value.encode("utf-8", "replace"), own) for value in candidates)
 
     @staticmethod
     def _in_address(scope: Scope) -> str:

@@ -421,7 +421,13 @@ def roughness(axes: tuple[Array, ...], losses: Array) -> Roughness:
     """Return the roughness of a line (losses (P,)) or a plane (losses (P, P), rows along the second axis)."""
     ok = np.isfinite(losses)
     middle = tuple(size // 2 for size in losses.shape)
-    span, rounding = (float(np.ptp(losses[ok])) if ok.any() else np.nan), _rounding(losses[ok])
+    span, rounding = np.nan, 0.0
+    if (
+        ok.any()
+    ):  # rounding: one last place of the largest loss, of float32 if every value is one, else of float64
+        single = bool((losses[ok].astype(np.float32) == losses[ok]).all())
+        span = float(np.ptp(losses[ok]))
+        rounding = float(np.finfo(np.float32 if single else np.float64).eps * np.abs(losses[ok]).max())
     return Roughness(
         centre=float(losses[middle]),
         range=span,
@@ -431,14 +437,6 @@ def roughness(axes: tuple[Array, ...], losses: Array) -> Roughness:
         finite=float(ok.mean()),
         rounding=rounding,
     )
-
-
-def _rounding(losses: Array) -> float:
-    """One last place of the largest loss: of float32 where every value is one, else of float64."""
-    if not losses.size:
-        return 0.0
-    single = bool((losses.astype(np.float32) == losses).all())
-    return float(np.finfo(np.float32 if single else np.float64).eps * np.abs(losses).max())
 
 
 def _curvature(axes: tuple[Array, ...], L: Array, middle: tuple[int, ...]) -> tuple[tuple[float, ...], ...]:

@@ -58,8 +58,6 @@ def card_of(record: Any) -> Card:
 
         return run_card(record)
     if isinstance(record, Sequence) and all(type(each).__name__ == "AuditFinding" for each in record):
-        from edgewise.present.cards import audit_card
-
         return audit_card(record)
     raise BadInput(
         f"a card shows a Verdict, Trace, Architecture, Comparison, Plan, Proof, Rate, Run or a list of audit "

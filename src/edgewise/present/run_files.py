@@ -224,16 +224,10 @@ def _heat(statistic: Statistic, places: dict[str, int], rows: RunRows, groups: G
     values = _worst(statistic, rows.values[:, list(places.values())], groups)
     finite_values = values[np.isfinite(values)]
     low, high = float(finite_values.min()), float(finite_values.max())
-    extreme = _extreme(statistic, values)
-    return {
-        "name": statistic.name,
-        "label": _label(statistic),
-        "unit": _unit(statistic),
-        "meaning": statistic.meaning,
-        "healthy": [statistic.low, statistic.high],
+    return _about(statistic) | {
         "places": ["embedding" if place == "embed" else place.partition(".")[2] for place in places],
         "rows": [_five_digits(line) for line in values.T],
-        "worst": _five_digits(extreme),
+        "worst": _five_digits(_worse_of(statistic).reduce(values, axis=1)),
         "which": "smallest" if statistic.name in LOW_IS_WORSE else "largest",
         "low": low,
         "high": high,
@@ -243,26 +237,27 @@ def _heat(statistic: Statistic, places: dict[str, int], rows: RunRows, groups: G
 
 def _worst(statistic: Statistic, values: Array, groups: Groups) -> Array:
     """Return the worst of each group (groups, places); NaN where nothing in it was observed."""
-    reduce = np.fmin if statistic.name in LOW_IS_WORSE else np.fmax
     data = np.where(np.isfinite(values), values.astype(float), np.nan)
-    return np.asarray(reduce.reduceat(data, [a for a, _ in groups], axis=0))
+    return np.asarray(_worse_of(statistic).reduceat(data, [a for a, _ in groups], axis=0))
 
 
-def _extreme(statistic: Statistic, values: Array) -> Array:
-    reduce = np.fmin if statistic.name in LOW_IS_WORSE else np.fmax
-    return np.asarray(reduce.reduce(values, axis=1))
+def _worse_of(statistic: Statistic) -> np.ufunc:
+    return np.fmin if statistic.name in LOW_IS_WORSE else np.fmax
 
 
 def _curve(statistic: Statistic, columns: Sequence[str], rows: RunRows, groups: Groups) -> Document:
     values = rows.values[:, [list(columns).index(statistic.name)]]
     worst = _worst(statistic, values, groups)[:, 0] if groups else np.zeros(0)
+    return _about(statistic) | {"values": _five_digits(worst)}
+
+
+def _about(statistic: Statistic) -> Document:
     return {
         "name": statistic.name,
         "label": _label(statistic),
-        "unit": _unit(statistic),
+        "unit": "" if statistic.unit == "1" else statistic.unit,
         "meaning": statistic.meaning,
         "healthy": [statistic.low, statistic.high],
-        "values": _five_digits(worst),
     }
 
 

@@ -126,9 +126,8 @@ def _images(
     mean, std = float(images[:count].mean()), float(images[:count].std())
 
     def pair(x: np.ndarray, y: np.ndarray) -> Pair:
-        return torch.tensor(_patches((x - mean) / std, patch), dtype=torch.float32), torch.tensor(
-            y, dtype=torch.long
-        )
+        patches = _patches((x - mean) / std, patch)
+        return torch.tensor(patches, dtype=torch.float32), torch.tensor(y, dtype=torch.long)
 
     train = pair(images[:count], labels[:count])
     return Task(name, patch**2, 10, True, True, train, pair(test, test_labels))

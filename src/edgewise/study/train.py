@@ -133,11 +133,8 @@ def _halved(
 
 
 def _check_numbers(rates: Sequence[float], steps: int, trial: float) -> None:
-    if (
-        not rates
-        or any(not (math.isfinite(rate) and rate > 0) for rate in rates)
-        or len(set(rates)) != len(rates)
-    ):
+    positive = all(math.isfinite(rate) and rate > 0 for rate in rates)
+    if not rates or not positive or len(set(rates)) != len(rates):
         raise BadInput(f"rates must be different positive numbers, got {rates!r}.")
     if steps < 1 or not 0 < trial <= 1:
         raise BadInput(f"steps must be at least 1 and trial in (0, 1], got steps = {steps}, trial = {trial}.")

@@ -75,7 +75,9 @@ def build_table(slope: Function, grain: Grain, largest_length: float = LARGEST_L
     larger = low * np.exp(STEP * np.arange(-_EXTRA, rows + _EXTRA))
     slopes = _slope_coefficients(*_lattice(slope, grain, larger))
     partial = PairTable(slopes, np.empty((0, 0)), low, largest_length)
-    return PairTable(slopes, _chord_coefficients(*_chord_lattice(partial, rows)), low, largest_length)
+    near, far = _chord_lattice(partial, rows)  # across c = 0 at fixed q the other side continues
+    chords = _coefficients((far[:, _EXTRA:0:-1], near), (near[:, _EXTRA:0:-1], far))
+    return PairTable(slopes, chords, low, largest_length)
 
 
 def _chord_lattice(table: PairTable, rows: int) -> tuple[Array, Array]:
@@ -137,11 +139,6 @@ def _slope_coefficients(near: Array, far: Array) -> Array:
         return np.stack([other[j : rows + j, j] for j in range(_EXTRA, 0, -1)], axis=1)
 
     return _coefficients((beyond(far), near[:rows]), (beyond(near), far[:rows]))
-
-
-def _chord_coefficients(near: Array, far: Array) -> Array:
-    """Across c = 0 at fixed q the other side simply goes on."""
-    return _coefficients((far[:, _EXTRA:0:-1], near), (near[:, _EXTRA:0:-1], far))
 
 
 def _coefficients(*sides: tuple[Array, Array]) -> Array:

@@ -70,7 +70,9 @@ def propagate_gram(
     may_join = samples is None and draws > 1 and blocks_alike(architecture.blocks)
     blocks = with_heads(architecture, sampling, more=may_join)
     runs = _orbits(architecture, first, gamma, blocks, seeds, may_join, progress)
-    return _trace(architecture, runs, readout, _heads_of(blocks))
+    few, last = (block[0][1].samples for block in (blocks[0], blocks[-1]))
+    heads = f"{last} {'head' if last == 1 else 'heads'}" if few == last else f"{few}, then {last} heads"
+    return _trace(architecture, runs, readout, heads)
 
 
 def _trace(architecture: Architecture, runs: Sequence[GramOrbit], readout: str, heads: str) -> Trace:
@@ -87,11 +89,6 @@ def _trace(architecture: Architecture, runs: Sequence[GramOrbit], readout: str, 
         architecture=architecture,
         provenance=Provenance(source + (STOPPED if left else "")),
     )
-
-
-def _heads_of(blocks: Sequence[SampledBlock]) -> str:
-    first, last = (block[0][1].samples for block in (blocks[0], blocks[-1]))
-    return f"{last} {'head' if last == 1 else 'heads'}" if first == last else f"{first}, then {last} heads"
 
 
 def _orbits(
@@ -175,21 +172,17 @@ def _start(architecture: Architecture, start: Any, overlap: float) -> GramState:
         return simplex(n, architecture.embedding_norm, overlap)
     if overlap:
         raise BadInput("give start or start_overlap, not both: the start has its own overlap.")
-    gram = _as_matrix(start)
-    if gram.shape != (n, n):
-        raise BadInput(f"the start Gram matrix has shape {gram.shape}; the architecture needs {(n, n)}.")
-    return from_overlaps(gram)
-
-
-def _as_matrix(start: Any) -> Array:
     plain = start.detach().cpu() if hasattr(start, "detach") else start  # a tensor may carry a gradient
     try:
-        return np.asarray(plain, dtype=np.float64)
+        gram = np.asarray(plain, dtype=np.float64)
     except (TypeError, ValueError) as cause:
         raise BadInput(
             f"a start of type {type(start).__name__} cannot be read as a matrix of numbers ({cause}). Give a Trace, or "
             "a Gram matrix x_a.x_b / width of shape (tokens, tokens)."
         ) from cause
+    if gram.shape != (n, n):
+        raise BadInput(f"the start Gram matrix has shape {gram.shape}; the architecture needs {(n, n)}.")
+    return from_overlaps(gram)
 
 
 class GramOrbit:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import Any
 
 from numpy.typing import ArrayLike
 
@@ -85,28 +83,15 @@ def summary(perceptron: Perceptron, q0: float = 1.0) -> PerceptronTheory:
         depth_scale_length=float(depth_scale(xq)),
         depth_scale_correlation=xi_c,
         depth_scale_gradient=xi_g,
-        phase=_phase(x1),
+        phase="critical" if abs(x1 - 1) <= _ON_THE_BOUNDARY else "ordered" if x1 < 1 else "chaotic",
         trainable_depth=TRAINABLE_MULTIPLE * min(xi_c, xi_g),
-        boundary_weight_variance=_boundary(perceptron.activation, variances[1]),
+        boundary_weight_variance=_boundary(phi, variances[1]),
     )
 
 
-def _boundary(name: str | Callable[..., Any], bias_variance: float) -> float:
-    """Kept for activations with a name: sweeps of the weights ask for it at every point."""
-    if isinstance(name, str):
-        return _boundary_by_name(name, bias_variance)
-    return critical_weight_variance(activation(name), bias_variance)
-
-
-@lru_cache(maxsize=256)
-def _boundary_by_name(name: str, bias_variance: float) -> float:
-    return critical_weight_variance(activation(name), bias_variance)
-
-
-def _phase(growth: float) -> str:
-    if abs(growth - 1) <= _ON_THE_BOUNDARY:
-        return "critical"
-    return "ordered" if growth < 1 else "chaotic"
+_boundary = lru_cache(maxsize=256)(
+    critical_weight_variance
+)  # sweeps of the weights ask for it at every point
 
 
 @dataclass(frozen=True)
