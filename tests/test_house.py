@@ -270,37 +270,37 @@ class Room(NamedTuple):
 # Tightening is editing these two tables. A new room adds its own line, and what it needs to the whole, in one commit.
 ROOMS = {
     "audit": Room(3, 774, 0.79, 0.10, 0),
-    "cli": Room(12, 3020, 0.62, 0.10, 0),  # doctor --selftest: one function a verb
-    "critical": Room(5, 1050, 0.82, 0.09, 0),  # with vector_field and perceptron_maps, which were verbs
-    "explorer": Room(11, 3026, 0.55, 0.04, 0),
+    "cli": Room(12, 3017, 0.61, 0.09, 0),  # doctor --selftest: one function a verb
+    "critical": Room(5, 1045, 0.80, 0.05, 0),  # with vector_field and perceptron_maps, which were verbs
+    "explorer": Room(11, 2982, 0.54, 0.03, 0),
     "integrations": Room(4, 400, 0.89, 2.03, 3),
-    "judgement": Room(8, 1596, 0.62, 0.08, 0),
-    "laboratory": Room(5, 1533, 0.51, 0.00, 0),
-    "landscape": Room(6, 1660, 0.71, 0.06, 0),
+    "judgement": Room(8, 1533, 0.50, 0.05, 0),
+    "laboratory": Room(5, 1533, 0.50, 0.00, 0),
+    "landscape": Room(6, 1656, 0.67, 0.06, 0),
     "models": Room(50, 14200, 0.70, 0.37, 47),
     # 28: operations, facts, differential, trials, examination and watched_steps are new ideas (issues 32, 35).
     "monitor": Room(28, 10400, 0.63, 0.27, 57),  # hears losses without a criterion; twelve causes more
-    "nets": Room(2, 770, 0.52, 0.04, 0),
-    "nouns": Room(6, 1534, 0.61, 0.07, 0),
-    "optim": Room(6, 1310, 0.75, 0.09, 0),
+    "nets": Room(2, 758, 0.50, 0.04, 0),
+    "nouns": Room(6, 1527, 0.60, 0.02, 0),
+    "optim": Room(6, 1273, 0.69, 0.07, 0),
     "preflight": Room(22, 6750, 0.74, 0.35, 8),
-    "present": Room(15, 4090, 0.49, 0.13, 0),
+    "present": Room(15, 4082, 0.48, 0.03, 0),
     "probe": Room(9, 2590, 0.82, 0.10, 0),
-    "rehearsal": Room(8, 2220, 0.62, 0.08, 0),
+    "rehearsal": Room(8, 2210, 0.60, 0.08, 0),
     "repair": Room(8, 3030, 0.67, 0.03, 0),  # blocks that are not modules are planned too
-    "softmax_jacobian": Room(1, 400, 0.52, 0.00, 0),
-    "stability": Room(2, 260, 0.52, 0.00, 0),
-    "study": Room(8, 2203, 0.66, 0.03, 0),
-    "theory": Room(21, 5270, 0.58, 0.05, 0),
+    "softmax_jacobian": Room(1, 399, 0.50, 0.00, 0),
+    "stability": Room(2, 257, 0.50, 0.00, 0),
+    "study": Room(8, 2200, 0.66, 0.03, 0),
+    "theory": Room(21, 5245, 0.52, 0.03, 0),
 }
 WHOLE = {  # in brackets the goal
     "modules": 245,  # (250, and what preflight needs)
     "lines": 68750,  # (49,000, and what preflight needs; 300 for doctor --selftest, 200 for facts of watch)
-    "one importer": 52,  # (40)
+    "one importer": 53,  # (40); figures through depth, apart from the JSON documents
     "class names in several files": 0,  # (0)
     "file stems several times": 5,  # (6)
-    "private used once, per cent": 65,  # (50)
-    "Any per hundred functions": 19,  # (10)
+    "private used once, per cent": 63,  # (50)
+    "Any per hundred functions": 18,  # (10)
     "docstrings that begin as a question": 96,  # (0)
     "fmt: skip": 0,
     "import_module": 3,  # the lazy door is not counted (0)
