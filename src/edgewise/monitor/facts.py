@@ -40,6 +40,7 @@ REACHES = -28.0  # nats of the squared gradient from the last block to the first
 LARGE = 0.1  # of the parameters that train: what is smaller may be unused on purpose
 GUARDED = 16  # parameters of which an entry is remembered from step to step
 MOMENTS = ("exp_avg", "exp_avg_sq", "momentum_buffer", "square_avg")
+FEW_STATES = 3  # parameters of whose moments an entry is remembered
 NEVER = 40  # backward passes without a step, and twenty times the usual, after which steps have stopped
 OFTEN = 5  # steps for each change of the weights between them: more often it is meant (a bound, a norm)
 FROZEN = 0.5  # of what trained does not any more
@@ -517,8 +518,8 @@ class Custody:
         self.often = 0  # times that the loss rose with it, in a row
 
     def _state(self, optimizer: Optimizer) -> Tensor | None:
-        """An entry of each moment of the chosen parameters."""
-        states = [optimizer.state.get(p) or {} for p in self._chosen]
+        """An entry of each moment of a few parameters: whoever replaces moments replaces them all."""
+        states = [optimizer.state.get(p) or {} for p in self._chosen[:FEW_STATES]]
         moments = [s[name] for s in states for name in MOMENTS if isinstance(s.get(name), Tensor)]
         whole = [m for m in moments if m.numel() and m.dtype == moments[0].dtype and m.is_cpu]
         return torch.cat(_middles(whole)) if whole else None
