@@ -509,20 +509,19 @@ class Custody:
         known = [p for p in model.parameters() if p.is_floating_point() and not hasattr(p, "to_local")]
         known = [p for p in known if p.dtype == known[0].dtype and p.device == known[0].device and p.numel()]
         self._chosen = known[:: len(known) // GUARDED + 1]
-        self._entries = _middles(self._chosen)
-        self._left: tuple[Tensor, Tensor | None] | None = None
+        self._entries = [p.detach().reshape(-1)[p.numel() // 2 :][:1] for p in self._chosen]
+        self._left: tuple[Tensor, list[tuple[int, int]]] | None = None
         self._stepped: Optimizer | None = None
         self._steps = self._changes = 0
         self.changed = -1  # the last step before which they did not
         self.what = ""  # of them changed then
         self.often = 0  # times that the loss rose with it, in a row
 
-    def _state(self, optimizer: Optimizer) -> Tensor | None:
-        """An entry of each moment of a few parameters: whoever replaces moments replaces them all."""
+    def _state(self, optimizer: Optimizer) -> list[tuple[int, int]]:
+        """Which tensors hold the moments of a few parameters, and how often they were written to."""
         states = [optimizer.state.get(p) or {} for p in self._chosen[:FEW_STATES]]
         moments = [s[name] for s in states for name in MOMENTS if isinstance(s.get(name), Tensor)]
-        whole = [m for m in moments if m.numel() and m.dtype == moments[0].dtype and m.is_cpu]
-        return torch.cat(_middles(whole)) if whole else None
+        return [(id(moment), moment._version) for moment in moments]
 
     def leave(self, optimizer: Optimizer) -> None:
         """A step has ended."""
@@ -535,17 +534,10 @@ class Custody:
         left, self._left = self._left, None
         if left is None or not bool(left[0].isfinite().all()):
             return
-        weights, state = torch.cat(self._entries), self._state(optimizer)
-        if not torch.equal(left[0], weights):
+        if not torch.equal(left[0], torch.cat(self._entries)):
             self.changed, self.what = step, "weights"
             self._changes += 1
-        elif (
-            optimizer is self._stepped
-            and left[1] is not None
-            and state is not None
-            and len(state) == len(left[1])
-            and not torch.equal(left[1], state)
-        ):
+        elif optimizer is self._stepped and left[1] and left[1] != self._state(optimizer):
             self.changed, self.what = step, "the optimizer's state"
 
     def costs(self, step: int, rise: float, restless: bool) -> bool:
@@ -554,10 +546,6 @@ class Custody:
             return False
         self.often = self.often + 1 if rise > 1.0 else 0
         return restless or self.often >= AGREE
-
-
-def _middles(tensors: Sequence[Tensor]) -> list[Tensor]:
-    return [t.detach().reshape(-1)[t.numel() // 2 :][:1] for t in tensors]
 
 
 class BackwardFacts:
