@@ -5,12 +5,28 @@ from __future__ import annotations
 import ast
 import re
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 
 QUESTIONS = ("What", "Whether", "Where", "How", "Which", "Why", "Who")
 Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+@cache
+def parsed(text: str) -> ast.Module:
+    """The tree of a file; many tests look at the same files."""
+    return ast.parse(text)
+
+
+def statements(tree: ast.AST) -> Iterator[ast.stmt]:
+    """Every statement, however deep; unlike `ast.walk` it does not visit expressions, which are most of a tree."""
+    for name in ("body", "orelse", "finalbody", "handlers", "cases"):
+        for each in getattr(tree, name, ()):
+            if isinstance(each, ast.stmt):
+                yield each
+            yield from statements(each)
 
 
 @dataclass(frozen=True)
@@ -38,11 +54,11 @@ class House:
 
     @cached_property
     def trees(self) -> dict[str, ast.Module]:
-        return {name: ast.parse(text) for name, text in self.text.items()}
+        return {name: parsed(text) for name, text in self.text.items()}
 
     @cached_property
     def functions(self) -> list[tuple[str, Function]]:
-        return [(n, f) for n, tree in self.trees.items() for f in ast.walk(tree) if isinstance(f, Function)]
+        return [(n, f) for n, tree in self.trees.items() for f in statements(tree) if isinstance(f, Function)]
 
     def room(self, module: str) -> str:
         """The folder a module is in, or its own name on the top level."""
@@ -59,7 +75,7 @@ class House:
         """Modules that exactly one other module imports; a door that passes names on is not counted."""
         importers: dict[str, set[str]] = {name: set() for name in self.modules}
         for name, tree in self.trees.items():
-            for node in ast.walk(tree):
+            for node in statements(tree):
                 for target in self._targets(node):
                     if target in importers and target != name:
                         importers[target].add(name)
@@ -107,13 +123,19 @@ class House:
         ]
         return sum(self._uses[name] == 2 for name in private) / max(len(private), 1)
 
+    @cached_property
+    def _any(self) -> list[tuple[str, int]]:
+        """Of every function, its module and how often `Any` stands in its signature."""
+        signatures = (
+            (name, f"{ast.unparse(f.args)} {ast.unparse(f.returns) if f.returns else None}")
+            for name, f in self.functions
+        )
+        return [(name, len(re.findall(r"\bAny\b", signature))) for name, signature in signatures]
+
     def any_per_function(self, room: str = "") -> float:
         """How often `Any` stands in a signature, per function."""
-        functions = [f for name, f in self.functions if room in ("", self.room(name))]
-        signatures = (
-            f"{ast.unparse(f.args)} {ast.unparse(f.returns) if f.returns else None}" for f in functions
-        )
-        return sum(len(re.findall(r"\bAny\b", s)) for s in signatures) / max(len(functions), 1)
+        counts = [count for name, count in self._any if room in ("", self.room(name))]
+        return sum(counts) / max(len(counts), 1)
 
     def questions(self, room: str = "") -> int:
         """Public functions whose docstring begins as a question."""

@@ -1,9 +1,9 @@
-"""A training on a fake device, in a process of its own: `python -m tests.monitor.on_fake_device WHAT` prints JSON."""
+"""Trainings on the host, on a fake device and on both: `python -m tests.monitor.on_fake_device` prints them as JSON."""
 
 from __future__ import annotations
 
 import json
-import sys
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -48,8 +48,7 @@ def _on(x: Tensor, device: torch.device) -> Tensor:
     return inner if device.type == "cpu" else Remote(inner, device)
 
 
-def main(what: str) -> None:
-    torch.set_num_threads(1)
+def train(what: str) -> dict[str, Any]:
     torch.manual_seed(0)
     remote = what != "host"
     model: nn.Module = encoder()
@@ -76,12 +75,9 @@ def main(what: str) -> None:
     handle.close()
     alarms = [(alarm.kind.value, alarm.step) for alarm in handle.alarms]
     rows, losses = handle.budget.samples, handle._losses
-    print(
-        json.dumps(
-            {"error": handle.error, "alarms": alarms, "rows": rows, "losses": losses, "waits": unsampled}
-        )
-    )
+    return {"error": handle.error, "alarms": alarms, "rows": rows, "losses": losses, "waits": unsampled}
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    torch.set_num_threads(1)
+    print(json.dumps({what: train(what) for what in ("host", "one", "two")}))
