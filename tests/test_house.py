@@ -242,6 +242,16 @@ def test_importing_the_package_is_lazy() -> None:
     assert run.stdout.split() == ["HEAVY"]
 
 
+def test_the_page_and_runs_that_are_read_need_neither_torch_nor_scipy() -> None:
+    """Without them `edgewise explore` and `edgewise alarms` start in a third of the time."""
+    script = (
+        "import sys, edgewise.explorer.server, edgewise.monitor.read_run\n"
+        "print('HEAVY', *[m for m in ('torch', 'scipy') if m in sys.modules])"
+    )
+    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert run.stdout.split() == ["HEAVY"]
+
+
 def test_the_oldest_versions_are_those_of_pyproject() -> None:
     """constraints-oldest.txt, which CI installs, holds the floor of every dependency."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]

@@ -8,6 +8,11 @@ from typing import Any
 
 from edgewise.errors import BadInput
 
+NO_LOSS = (
+    "the loss. Give the criterion as criterion=, or report the loss with handle.log(loss=loss) "
+    "before the optimizer's step"
+)
+
 
 class AlarmKind(Enum):
     """What can go wrong while a network trains; the value is the name in events."""

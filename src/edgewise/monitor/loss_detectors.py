@@ -9,7 +9,6 @@ from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import stats
 
 from edgewise.arrays import Array
 from edgewise.monitor.alarm import AlarmKind
@@ -71,7 +70,9 @@ def steps_grew(history: History) -> bool:
 
 @cache
 def _hint(series: int, rows: int) -> float:
-    return float(stats.t.isf(CHANCE / max(series, 1), rows - 2))
+    from scipy.special import stdtrit
+
+    return -float(stdtrit(rows - 2, CHANCE / max(series, 1)))
 
 
 LOUDER = math.log(1.2)  # of the loss, against its recent median

@@ -21,10 +21,6 @@ from edgewise.optim.query_key import QueryKey, query_keys
 
 WHOLE = "loss, gradient, weights and updates as a whole"  # where no blocks were found
 UNHEARD = 3  # steps without any loss, or rows where it is seen with these alone, after which that is said
-NO_LOSS = (
-    "the loss. Give the criterion as criterion=, or report the loss with handle.log(loss=loss) "
-    "before the optimizer's step"
-)
 
 
 @dataclass(frozen=True)

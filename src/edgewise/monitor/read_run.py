@@ -19,8 +19,8 @@ import numpy as np
 from edgewise.arrays import Array
 from edgewise.errors import BadInput
 from edgewise.files import whole_file
+from edgewise.monitor.alarm import NO_LOSS
 from edgewise.monitor.columns import blocks, sites
-from edgewise.monitor.places import NO_LOSS
 from edgewise.monitor.run_folder import FAST, HEADS, owner_lives
 from edgewise.monitor.series import FEWEST
 from edgewise.monitor.storage import RunRows, about_run, events_of, read_rows, schema_columns

@@ -28,7 +28,6 @@ from typing import Any
 
 import filelock
 import numpy as np
-import torch
 
 from edgewise import __version__
 from edgewise.arrays import Array
@@ -332,6 +331,8 @@ def _plain(value: Any) -> Any:
 
 def versions() -> dict[str, str]:
     """Of what a run was made with, by name."""
+    import torch  # reading a run does not need it
+
     return {
         "python": platform.python_version(),
         "torch": torch.__version__,

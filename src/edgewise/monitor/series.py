@@ -15,7 +15,6 @@ from itertools import islice
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import stats
 
 from edgewise.arrays import Array
 from edgewise.monitor.alarm import Moved
@@ -418,8 +417,11 @@ class History:
 @cache
 def _thresholds(series: int, most: int, apart: int) -> tuple[float, ...]:
     """The t-value that is not chance, by the number of rows up to `most`: one alone costs as much as all."""
+    from scipy.special import stdtrit  # the quantile of Student's t; scipy.stats takes seconds to import
+
     chance = min(CHANCE * max(1.0, apart / 2) ** APART, SPARSE)
-    return (math.inf,) * 3 + tuple(stats.t.isf(chance / max(series, 1) / 2, np.arange(1, most - 1)).tolist())
+    quantiles = -stdtrit(np.arange(1, most - 1), chance / max(series, 1) / 2)
+    return (math.inf,) * 3 + tuple(quantiles.tolist())
 
 
 def _wider(steps: Array, gap: int) -> float:

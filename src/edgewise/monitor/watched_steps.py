@@ -24,7 +24,7 @@ from torch.optim.optimizer import (
 
 from edgewise.arrays import Array
 from edgewise.models.state import back_in_shards
-from edgewise.monitor.alarm import Alarm, AlarmKind
+from edgewise.monitor.alarm import NO_LOSS, Alarm, AlarmKind
 from edgewise.monitor.budget import Budget, Clock
 from edgewise.monitor.capture import BatchMemory, extra_pass
 from edgewise.monitor.causes import Diagnosis
@@ -45,7 +45,7 @@ from edgewise.monitor.instrument import (
     joined,
 )
 from edgewise.monitor.loss_detectors import Detection
-from edgewise.monitor.places import NO_LOSS, UNHEARD, places_or_blind
+from edgewise.monitor.places import UNHEARD, places_or_blind
 from edgewise.monitor.replay import Dossiers
 from edgewise.monitor.run_folder import HEADS, RunFolder, versions
 from edgewise.monitor.series import History

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from scipy import stats
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -87,6 +86,8 @@ def compare(plain: Sequence[float], planned: Sequence[float]) -> Difference:
         return Difference(
             mean, (mean, mean), math.copysign(math.inf, mean) if mean else 0.0, 0.0 if mean else 1.0
         )
+    from scipy import stats  # takes seconds to import
+
     half = float(stats.t.ppf(0.975, len(gap) - 1)) * deviation / math.sqrt(len(gap))
     return Difference(
         mean, (mean - half, mean + half), mean / deviation, float(stats.ttest_1samp(gap, 0.0).pvalue)
