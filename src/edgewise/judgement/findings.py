@@ -18,7 +18,7 @@ from edgewise.judgement.profile import TraceReading
 from edgewise.judgement.verdict_limits import FIRST_LOSS, FORGETS, JUMP, SHARE, SLOWER, SMALL, STARVED
 from edgewise.nouns.architecture import Architecture
 from edgewise.nouns.trace import Trace
-from edgewise.nouns.verdict import Finding, Kind, Outcome
+from edgewise.nouns.verdict import Finding, FindingSeverity, Kind, Outcome
 from edgewise.stability.lyapunov import SEVERITY_LIMITS
 
 if TYPE_CHECKING:
@@ -32,8 +32,9 @@ CURABLE = {
     Kind.TOKENS_SEPARATE,
     Kind.FORGETS_INPUT,
 }
-LEVELS = {Outcome.TRAINS: "note", Outcome.RISKY: "risky", Outcome.UNDECIDED: "risky", Outcome.FAILS: "fails"}
-ORDER = {"fails": 0, "risky": 1, "note": 2}
+FAILS, RISKY, NOTE = FindingSeverity
+LEVELS = {Outcome.TRAINS: NOTE, Outcome.RISKY: RISKY, Outcome.UNDECIDED: RISKY, Outcome.FAILS: FAILS}
+ORDER = {FAILS: 0, RISKY: 1, NOTE: 2}
 SHRINK = "Shrink the branches against the skip (attention_branch, mlp_branch), or use pre-norm."
 
 
@@ -46,14 +47,14 @@ class FindingEvidence:
     risks: Mapping[str, float]
     outcome: Outcome
 
-    def level(self, part: str, size: float, limit: float = SEVERITY_LIMITS.risky) -> str | None:
+    def level(self, part: str, size: float, limit: float = SEVERITY_LIMITS.risky) -> FindingSeverity | None:
         """Return the severity of a part of the score: the outcome's where it is a cause, a note where it is large."""
         worst = LEVELS[self.outcome]
         total = sum(self.risks.values())
         cause = self.risks.get(part, 0.0) >= SHARE * total > 0 if self.risks else size > limit
-        if worst != "note" and cause:
+        if worst is not NOTE and cause:
             return worst
-        return "note" if size > limit else None
+        return NOTE if size > limit else None
 
 
 def find(evidence: FindingEvidence) -> tuple[Finding, ...]:
@@ -88,7 +89,7 @@ def beside_the_score(trace: Trace, audit: Sequence[AuditFinding]) -> tuple[Findi
         f"The first loss is {loss.value:.3g}, {loss.value / loss.chance:.1f} times chance ({loss.chance:.3g}): the "
         "logits start so large that a few classes have all the probability.",
         f"Draw the readout, or the embedding that it shares, about {max(deviation, 2):.0f} times smaller.",
-        "risky",
+        RISKY,
     )
     return (*errors, large)
 
@@ -101,7 +102,7 @@ def _error(finding: AuditFinding) -> Finding:
         f"{finding.observation[:1].upper()}{finding.observation[1:]}.",
         f"Expected: {finding.expected}. audit_initialization(model) has the line that repairs it, and "
         "`edgewise measure --repair FILE` writes it.",
-        "risky",
+        RISKY,
     )
 
 
@@ -126,7 +127,7 @@ def _range(evidence: FindingEvidence) -> Finding | None:
         f"The stream {what}: at {trace.sites[int(reading.out_of_range.argmax())]} its mean square leaves the range of "
         "numbers, so gradients were not followed.",
         "Add a norm, or bring the gains towards 1: without a norm each block multiplies the stream.",
-        "fails",
+        FAILS,
     )
 
 
@@ -139,7 +140,7 @@ def _angle(evidence: FindingEvidence) -> Finding | None:
             Kind.FULL_COLLAPSE,
             f"All tokens are identical from {site} on: the overlap reached 1 exactly, the exponent is infinite.",
             "Add a skip connection (attention_skip, mlp_skip above 0): without it averaging leaves one token.",
-            "fails",
+            FAILS,
         )
     level = evidence.level("angle", abs(change))
     if reading.collapsed is not None and not reading.out_of_range.any():
@@ -227,7 +228,7 @@ def _slow(evidence: FindingEvidence) -> Finding | None:
         f"The start is small: at the output {1 - math.exp(-written):.1%} of the class token comes from other tokens, "
         f"and attention has to grow first. Expect about {SLOWER:g} times the usual steps.",
         "Draw the weights of values and attention outputs larger, or read the mean over tokens.",
-        "note",
+        NOTE,
     )
 
 
@@ -242,7 +243,7 @@ def _entropy(evidence: FindingEvidence) -> Finding | None:
         f"Attention condenses on few keys: logit variance over 2 log n is {ratio:.2f} (condensed from 1 on); the "
         f"expected entropy falls to {entropy:.2f} of {uniform:.2f} nats.",
         f"Divide score_gain by {math.sqrt(ratio / 0.5):.2f} or more, or use QK-norm.",
-        "note",
+        NOTE,
     )
 
 
@@ -263,7 +264,7 @@ def _starved(evidence: FindingEvidence) -> Finding | None:
         f"Query and key gradients starve: against the value gradient they fall by 10^{fall / math.log(10):.1f} "
         "(squared norm) between the first block and the worst one.",
         "Cure the collapse of the tokens; a larger query/key learning rate treats the symptom only.",
-        "note",
+        NOTE,
     )
 
 
@@ -277,7 +278,7 @@ def _jump(evidence: FindingEvidence) -> Finding | None:
         "than the embedding. This happens once and is apart from the dynamics over depth.",
         f"Raise the embedding's standard deviation about {math.exp(abs(jump) / 2):.0f} times, or shrink the first "
         "branches.",
-        "note",
+        NOTE,
     )
 
 

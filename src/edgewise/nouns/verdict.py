@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from enum import Enum
+from enum import Enum, StrEnum
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -71,6 +71,14 @@ class Kind(Enum):
     LARGE_FIRST_LOSS = "large_first_loss"
 
 
+class FindingSeverity(StrEnum):
+    """How bad a finding is; a note changes no outcome."""
+
+    FAILS = "fails"
+    RISKY = "risky"
+    NOTE = "note"
+
+
 CAUSES = {  # beside the score: with one of them the outcome is at most risky
     Kind.INITIALIZATION_ERROR: "because of an error in its weights",
     Kind.LARGE_FIRST_LOSS: "because of its first loss",
@@ -119,7 +127,7 @@ class Finding:
     kind: Kind
     sentence: str
     advice: str  # in general
-    severity: str  # "fails", "risky" or "note"
+    severity: FindingSeverity
     search: Cures | None = field(default=None, compare=False, repr=False)  # of cures
 
     @property
