@@ -12,15 +12,13 @@ from typing import Any
 
 import pytest
 
-from edgewise.study import find_recipes, load_recipe
+from edgewise.study import load_recipe
 from edgewise.study.engine import Work, run
-from edgewise.study.recipe import FOLDERS
 from edgewise.study.results_file import keep
-from tests.support.recipes import PARTS, write_recipe
+from tests.support.recipes import PARTS, recipes, write_recipe
 from tools import canary, results
 
 ROOT = Path(__file__).parents[1]
-RECIPES = [path for folder in FOLDERS for path in find_recipes(ROOT / folder)]
 
 
 def parts(committed: Any, now: Any, skipped: tuple[str, ...] = ()) -> dict[str, float | None]:
@@ -80,7 +78,7 @@ def test_numbers_that_are_zero_but_for_rounding_do_not_part() -> None:
     assert parts({"x": 3.9e-12}, {"x": 5.5e-12}) == {"x": pytest.approx(1.6 / 3.9)}
 
 
-@pytest.mark.parametrize("path", RECIPES, ids=lambda path: f"{path.parent.name}/{path.stem}")
+@pytest.mark.parametrize("path", recipes(), ids=lambda path: f"{path.parent.name}/{path.stem}")
 def test_every_recipe_states_its_tolerance_and_can_be_compared(path: Path) -> None:
     assert 1e-6 <= canary.tolerance_of(load_recipe(path)) <= 0.02
     records = canary.committed_records(path, "small") or canary.committed_records(path)

@@ -15,10 +15,10 @@ import pytest
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 
-from edgewise.study import Claim, find_recipes, load_recipe
+from edgewise.study import Claim, load_recipe
 from edgewise.study.engine import Work, run
-from edgewise.study.recipe import FOLDERS
 from edgewise.study.results_file import LARGE, conclude, read_recorded, recorded_file
+from tests.support.recipes import recipes
 from tests.support.yardstick import slowness
 
 ROOT = Path(__file__).parents[1]
@@ -26,7 +26,7 @@ APART = ROOT / "experiments" / "census"  # needs packages of its own, and hours:
 SECONDS = 2.0  # of the processor, at small scale, for measuring, judging and drawing each
 TRIES = 3  # the first may import and fill caches, and a busy machine takes longer now and then
 EMPTY = {"experiments/learning_rate/horizon.py"}  # in ten steps no network moves far enough to be drawn
-RECIPES = [path for folder in FOLDERS for path in find_recipes(ROOT / folder) if APART not in path.parents]
+RECIPES = [path for path in recipes() if APART not in path.parents]
 Answer = TypeVar("Answer")
 
 

@@ -11,6 +11,9 @@ import torch
 from torch import nn
 
 import edgewise
+from edgewise.models.state import preserved
+from edgewise.repair.layers import has_norms, layers_of
+from edgewise.repair.meter import Meter
 from edgewise.repair.plan import TOLERANCE, Plan, spell
 from tests.support.stacks import Convolutions, NormedPerceptron, Unseen, encoder, mixer, perceptron
 
@@ -32,11 +35,18 @@ def gpt2(depth: int = 8, spread: float = 0.3) -> nn.Module:
 
 
 def after(model: nn.Module, plan: Plan, batch: Any, seeds: int = 3) -> tuple[float, float]:
-    """Mean totals measured on networks drawn by the plan; the model is as before afterwards."""
+    """Mean totals measured on networks drawn by the plan, as `total_changes` does; the model is as before afterwards.
+
+    Which its layers are is read once: it is the same for every draw.
+    """
     found = []
+    layers = layers_of(model, batch)
     for seed in range(seeds):
         applied = edgewise.initialize_(model, plan=plan, generator=100 + seed)
-        found.append(edgewise.total_changes(model, batch, seed=seed))
+        with preserved(model):
+            found.append(Meter(model, batch, layers, raw=not has_norms(model, layers)).read(seed=seed))
+        if seed == 0:
+            assert found == [edgewise.total_changes(model, batch, seed=seed)]
         applied.undo()
     return sum(t.angle for t in found) / seeds, sum(t.gradient for t in found) / seeds
 

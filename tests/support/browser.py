@@ -97,7 +97,8 @@ class Visit:
 
     def violations(self) -> list[tuple[str, list[str]]]:
         """What axe-core finds of level A and AA; the visit needs `bypass_csp=True`."""
-        self.page.evaluate(AXE.read_text())
+        if self.page.evaluate("typeof axe") == "undefined":
+            self.page.evaluate(AXE.read_text())
         found = self.page.evaluate("async (tags) => (await axe.run(document, tags)).violations", LEVELS)
         return [(item["id"], [node["html"][:120] for node in item["nodes"]]) for item in found]
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from edgewise.study import load_recipe
+from edgewise.study import find_recipes, load_recipe
+from edgewise.study.recipe import FOLDERS
 
 PARTS = {
     "head": (
@@ -37,6 +39,13 @@ def write_recipe(folder: Path, name: str = "figure1.py", **changed: str) -> Path
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("\n".join({**PARTS, **changed}.values()))
     return path
+
+
+@cache
+def recipes() -> tuple[Path, ...]:
+    """Every recipe of this repository."""
+    root = Path(__file__).parents[2]
+    return tuple(path for folder in FOLDERS for path in find_recipes(root / folder))
 
 
 def neighbor(recipe: str, name: str) -> Any:
