@@ -287,15 +287,18 @@ ROOMS = {
     "judgement": Room(8, 1533, 0.50, 0.05, 0),
     "laboratory": Room(5, 1533, 0.50, 0.00, 0),
     "landscape": Room(6, 1656, 0.67, 0.06, 0),
-    "models": Room(50, 14200, 0.70, 0.37, 47),
+    # Reversible blocks, long skips, latents, roles of experts and heads.
+    "models": Room(50, 14590, 0.70, 0.37, 47),
     # 28: operations, facts, differential, trials, examination and watched_steps are new ideas (issues 32, 35).
-    "monitor": Room(28, 10400, 0.63, 0.27, 57),  # hears losses without a criterion; twelve causes more
+    "monitor": Room(
+        28, 10490, 0.63, 0.27, 57
+    ),  # hears losses without a criterion; twelve causes more; first batch
     "nets": Room(2, 758, 0.50, 0.04, 0),
     "nouns": Room(6, 1534, 0.60, 0.02, 0),
     "optim": Room(6, 1273, 0.69, 0.07, 0),
     "preflight": Room(22, 6750, 0.74, 0.35, 8),
     "present": Room(15, 4082, 0.48, 0.03, 0),
-    "probe": Room(9, 2590, 0.82, 0.10, 0),
+    "probe": Room(9, 2625, 0.82, 0.10, 0),
     "rehearsal": Room(8, 2210, 0.60, 0.08, 0),
     "repair": Room(8, 3030, 0.67, 0.03, 0),  # blocks that are not modules are planned too
     "softmax_jacobian": Room(1, 399, 0.50, 0.00, 0),
@@ -305,7 +308,7 @@ ROOMS = {
 }
 WHOLE = {  # in brackets the goal
     "modules": 245,  # (250, and what preflight needs)
-    "lines": 68750,  # (49,000, and what preflight needs; 300 for doctor --selftest, 200 for facts of watch)
+    "lines": 69200,  # (49,000; 300 for doctor --selftest, 200 for facts of watch, 450 for what the reader reads)
     "one importer": 53,  # (40); figures through depth, apart from the JSON documents
     "class names in several files": 0,  # (0)
     "file stems several times": 5,  # (6)

@@ -323,7 +323,7 @@ def test_the_stream_at_two_depths_added_up_is_no_branch() -> None:
 
 
 class LongSkips(nn.Module):
-    """The second half of the blocks reads the first half's streams beside its own, through matrices."""
+    """The second half of the blocks reads the first half's streams beside its own, through functions of both."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -338,7 +338,7 @@ class LongSkips(nn.Module):
         for block in self.down:
             kept.append(x := block(x))
         for block, join in zip(self.up, self.join, strict=True):
-            x = block(join(torch.cat([x, kept.pop()], -1)))
+            x = block(join(torch.cat([x, kept.pop()], -1)).tanh())
         return x
 
 

@@ -189,3 +189,74 @@ def test_an_error_in_the_forward_pass_is_the_users_own_and_leaves_no_mode_behind
     assert torch.overrides._get_current_function_mode() is None
     assert handle.error == ""
     handle.close()
+
+
+class FromTorch(nn.Module):
+    """Torch's own attention, with a key of zeros beside the tokens, in blocks that a dictionary of tensors feeds."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.table, self.readout = nn.Embedding(64, 32), nn.Linear(32, 64)
+        self.mix = nn.ModuleList(
+            nn.MultiheadAttention(32, 4, batch_first=True, add_zero_attn=True) for _ in range(2)
+        )
+        self.norms = nn.ModuleList(nn.LayerNorm(32) for _ in range(4))
+        self.feed = nn.ModuleList(
+            nn.Sequential(nn.Linear(32, 64), nn.GELU(), nn.Linear(64, 32)) for _ in range(2)
+        )
+
+    def forward(self, x: Any) -> Tensor:
+        x = self.table(x["words"] if isinstance(x, dict) else x)
+        for i, (mix, feed) in enumerate(zip(self.mix, self.feed, strict=True)):
+            y = self.norms[2 * i](x)
+            x = x + mix(y, y, y, need_weights=bool(i))[0]
+            x = x + feed(self.norms[2 * i + 1](x))
+        return self.readout(x)
+
+
+class Picky(FromTorch):
+    """No made-up batch has the key that it asks for."""
+
+    def forward(self, x: Any) -> Tensor:
+        return super().forward(x["words"])
+
+
+def test_torchs_own_attention_is_seen_inside_its_call() -> None:
+    handle = trained(FromTorch())
+    row = handle.row()
+    for block in range(2):
+        assert 0 < row[f"block.{block}.entropy"] < math.log(17) and 0 < row[f"block.{block}.softmax_gain"] < 1
+
+
+def test_a_model_is_mapped_on_the_first_batch_of_the_training_if_none_can_be_made_up(tmp_path: Path) -> None:
+    model, plain = Picky(), Picky()
+    generator = torch.Generator().manual_seed(1)
+    ids = torch.randint(64, (2, 16), generator=generator)
+    optimizers = [torch.optim.SGD(each.parameters(), 0.01) for each in (model, plain)]
+    criterion = nn.CrossEntropyLoss()
+    options: dict[str, Any] = {"criterion": criterion, "everything": True, "quiet": True}
+    with edgewise.watch(model, tmp_path / "run", optimizer=optimizers[0], **options) as handle:
+        assert handle.places.depth == 0
+        for _ in range(3):
+            for each, optimizer in zip((model, plain), optimizers, strict=True):
+                optimizer.zero_grad()
+                criterion(each({"words": ids}).flatten(0, 1), ids.flatten()).backward()
+                optimizer.step()
+    assert handle.error == "" and handle.places.depth == 2
+    rows = edgewise.read(tmp_path / "run", frame=False)
+    assert len(rows["block.1.norm"]) == 3 and all(math.isfinite(x) for x in rows["block.1.norm"])
+    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), plain.parameters(), strict=True))
+
+
+def test_a_watch_that_never_saw_a_batch_writes_its_folder_all_the_same(tmp_path: Path) -> None:
+    edgewise.watch(Picky(), tmp_path / "run", quiet=True).close()
+    assert (tmp_path / "run" / "run.json").exists()
+
+
+def test_the_gradient_of_what_trains_is_seen_if_no_block_does() -> None:
+    model = Net("rotary")
+    model.blocks.requires_grad_(False)
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_(name.startswith("readout"))
+    assert math.isfinite(trained(model).row()["gradient_norm"])

@@ -371,7 +371,7 @@ class ModelMap:
             return {}
         places = [[m for b in block.branches for m in b.writers] for block in stack.blocks]
         return {
-            f"{number}.{own[0].role}": tuple(_projection(self.model, m) for m in own)
+            f"{number}.{own[0].role}": tuple(_projection(self.model, [m]) for m in own)
             for number, own in enumerate(zip(*places, strict=True))
         }
 
@@ -499,12 +499,12 @@ def _contradictions(pairs: Sequence[tuple[BlockSite, Block]]) -> list[str]:
             if len(branches) != 1:
                 continue
             own = site.attention if kind == "attention" else site.mlp
-            named = {role: getattr(own, role, None) for role in roles}
-            for matrix in branches[0].matrices or ():
-                other = named[matrix.role]
-                if other is not None and other.parameters != (matrix.parameter,):
-                    text = f"{matrix.parameter} as the model behaves; {other.parameter} by its name"
-                    found.setdefault((kind, matrix.role), []).append(text)
+            for role, matrices in _by_role(branches[0]).items():
+                other = getattr(own, role, None)
+                read = tuple(dict.fromkeys(matrix.parameter for matrix in matrices))
+                if role in roles and other is not None and {*other.parameters} != {*read}:
+                    text = f"{read[0]} as the model behaves; {other.parameter} by its name"
+                    found.setdefault((kind, role), []).append(text)
     return [
         f"{kind} {role}: {texts[0]}" + (f" (so in {len(texts)} blocks)" if len(texts) > 1 else "")
         for (kind, role), texts in found.items()
@@ -516,13 +516,17 @@ def _site(names: NameReader, stack: Stack, block: Block) -> BlockSite:
     attention = _only(block, "attention")
     mlp = None if len(block.branches) == 1 else _only(block, "mlp")
     heads, width = attention.heads, attention.head_width
-    a = {m.role: _projection(names.model, m) for m in attention.matrices or ()}
-    m = {m.role: _projection(names.model, m) for m in (() if mlp is None else mlp.matrices)}
+    a = {role: _projection(names.model, own) for role, own in _by_role(attention).items()}
+    m = {
+        role: _projection(names.model, own, mlp.experts)
+        for role, own in ({} if mlp is None else _by_role(mlp)).items()
+    }
     key_heads = (
         attention.kv_heads if width and a["key"].fan_out == (attention.kv_heads or 0) * width else heads
     )
+    latents = tuple(matrix for role, matrix in a.items() if role.startswith("latent"))
     own = AttentionSite(
-        attention.module, a["query"], a["key"], a["value"], a["output"], heads, key_heads, width
+        attention.module, a["query"], a["key"], a["value"], a["output"], heads, key_heads, width, latents
     )
     other = None if mlp is None else MLPSite(mlp.module, m["input"], m["output"], m.get("gate"))
     if block.module is None:
@@ -554,23 +558,39 @@ def _only(block: Block, kind: str) -> Branch:
     return branches[0]
 
 
-def _projection(model: nn.Module, matrix: BranchMatrix) -> Projection:
-    rows = None if matrix.rows is None else Rows(*matrix.rows)
-    biases = () if matrix.bias is None else (matrix.bias,)
+def _by_role(branch: Branch) -> dict[str, list[BranchMatrix]]:
+    """Several of a role if every head or every expert has its own."""
+    found: dict[str, list[BranchMatrix]] = {}
+    for matrix in branch.matrices or ():
+        found.setdefault(matrix.role, []).append(matrix)
+    return found
+
+
+def _projection(model: nn.Module, matrices: Sequence[BranchMatrix], experts: bool = False) -> Projection:
+    first = matrices[0]
+    parameters = tuple(dict.fromkeys(matrix.parameter for matrix in matrices))
+    biases = tuple(dict.fromkeys(matrix.bias for matrix in matrices if matrix.bias is not None))
+    stacked = len(matrices) > 1 and len(parameters) == 1
+    if stacked and [matrix.layer for matrix in matrices] != list(
+        range(len(model.get_parameter(parameters[0])))
+    ):
+        raise BadInput(f"of {first.parameter} not every slice is a matrix of one layer.")
     place = Projection(
-        matrix.role,
-        (matrix.parameter,),
+        first.role,
+        parameters,
         0,
         0,
-        matrix.transposed,
-        biases=biases,
-        index=matrix.layer,
-        split=matrix.split,
-        derived=matrix.derived,
+        first.transposed,
+        experts=len(matrices) if experts and len(matrices) > 1 else 0,
+        biases=biases if len(biases) in (1, len(parameters)) else (),
+        index=None if stacked else first.layer,
+        split=first.split,
+        derived=first.derived,
     )
-    out, into = place.weight(model).shape
+    out, into = place.weight(model).shape[-2:]
+    rows = None if first.rows is None else Rows(*first.rows)
     if rows is not None and rows.groups * rows.size != out:
-        raise BadInput(f"{matrix.parameter} has {out} rows, and {rows.groups * rows.size} were read.")
+        raise BadInput(f"{first.parameter} has {out} rows, and {rows.groups * rows.size} were read.")
     return replace(place, fan_in=into, fan_out=rows.count if rows else out, rows=rows)
 
 

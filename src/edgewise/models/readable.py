@@ -90,3 +90,4 @@ def refuse_unreadable(model: nn.Module) -> None:
             raise BadInput(
                 f"{name} was made in torch.inference_mode, which forbids gradients. Make it outside."
             )
+    refuse_infinite(model)

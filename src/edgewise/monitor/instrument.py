@@ -346,7 +346,7 @@ class Instrument:
             for group in self.groups
             if isinstance(group, AttentionGroup)
             for place, reason in zip(group.layers, group.refusals, strict=True)
-            if reason and not place.fused_call and place.block not in known
+            if reason and place.block not in known
         ]
         if refused:
             self.places.by_operation += refused

@@ -100,7 +100,8 @@ class Views(NamedTuple):
 class Matrices:
     """The matrices of every block, in three groups, and the embedding tables as one more.
 
-    Where no blocks were found, all matrices that train are one group.
+    Where no blocks were found, or nothing of them trains (adapters, a head alone), all matrices that train are in the
+    last group.
     """
 
     def __init__(self, places: Places) -> None:
@@ -116,8 +117,10 @@ class Matrices:
             self.mixed.add(block)
             for role, name in parts:
                 self.slices.append(self._table(name, 3 * block + ROLE_GROUPS.get(role, VALUE_OUTPUT)))
-        for name in places.embeddings if places.depth else loose(places.model):
+        for name in places.embeddings if places.depth else ():
             self.slices.append(self._table(name, self.groups - 1))
+        if not any(parameter.requires_grad for parameter in self.parameters.values()):
+            self.slices += [self._table(name, self.groups - 1) for name in loose(places.model)]
         self.slices.sort(key=lambda s: math.prod(s.size))  # what is of one size is summed at once
         self.sharded = any(_spread(parameter) for parameter in self.parameters.values())
         device = next(places.model.parameters()).device

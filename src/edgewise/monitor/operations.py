@@ -21,6 +21,7 @@ from torch.nn.modules.module import register_module_forward_hook, register_modul
 from torch.overrides import TorchFunctionMode
 from torch.utils.hooks import RemovableHandle
 
+from edgewise.models.behavior.graph import MULTIHEAD
 from edgewise.models.behavior.record import Operation
 from edgewise.models.behavior.trace import LABEL, Tracer, tensors
 from edgewise.models.behavior.weight_calls import Edits, Precision
@@ -30,6 +31,7 @@ from edgewise.monitor.columns import HEAD_STATISTICS
 from edgewise.monitor.hooks import ModelHook, Switch, guarded
 from edgewise.monitor.masks import LOW
 from edgewise.monitor.places import AttentionOperations
+from edgewise.probe.attention_rows import functions_of_torch
 
 SOFTMAX = frozenset(("softmax", "_softmax", "softmax_"))
 FUSED = "scaled_dot_product_attention"
@@ -147,6 +149,9 @@ class AttentionMode(TorchFunctionMode):
         self._places: list[tuple[str, int]] = [("", 0)]
         self._calls: dict[str, int] = {}
         self._counts: dict[tuple[str, int, str], int] = {}
+        self._whole: tuple[AttentionOperations, int] | None = (
+            None  # whose call of torch's own attention is running
+        )
 
     def enter(self, module: nn.Module, args: Any) -> None:  # noqa: ARG002
         path = self._names.get(id(module))
@@ -161,11 +166,20 @@ class AttentionMode(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         named = kwargs or {}
         name = getattr(func, "__name__", "")
-        if name not in SOFTMAX and name != FUSED:
+        if name not in SOFTMAX and name not in (FUSED, MULTIHEAD):
             return func(*args, **named)
-        key = (*self._places[-1], name)
-        number = self._counts[key] = self._counts.get(key, -1) + 1
-        listen = self._wanted.listener(Operation(*key, number))
+        listen = self._whole
+        if listen is None:
+            key = (*self._places[-1], name)
+            number = self._counts[key] = self._counts.get(key, -1) + 1
+            listen = self._wanted.listener(Operation(*key, number))
+        if listen is not None and name == MULTIHEAD:
+            self._whole = listen
+            try:
+                with functions_of_torch(self):
+                    return func(*args, **named)
+            finally:
+                self._whole = None
         if listen is not None:
             self._wanted.guarded(listen, "enter", args, named)
         output = func(*args, **named)

@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import Any
 
 from torch import Tensor, nn
 
 from edgewise.errors import BadInput
-from edgewise.models.behavior.graph import MULTIHEAD
 from edgewise.models.behavior.record import Block, Branch, Operation
 from edgewise.models.model_map import ModelMap
 from edgewise.models.names.model_sites import AttentionSite, BlockSite, ModelSites, Projection
@@ -113,19 +113,29 @@ def check_model(model: object) -> None:
         )
 
 
-def places_of(model: nn.Module) -> Places:
-    """The places of a model; never refuses one."""
+def places_of(model: nn.Module, batch: Any = None) -> Places:
+    """The places of a model, which is run on this batch if it has to be; never refuses one."""
     where = ModelMap(model)
     bare = where.model
     try:
-        record = where.complete()
+        record = where.complete(batch)
     except BadInput as error:
         reason = str(error).partition(" Describe the network with")[0]  # which helps who asks for a verdict
-        return _places_by_behavior(where) or Places(
+        return _places_by_behavior(where, batch) or Places(
             bare, blind=[f"blocks, activations and attention: {reason}"]
         )
-    if _called_again(where, record) or where.layout[-1:] not in ((), ("feature",)):
-        places = _places_by_behavior(where)
+    idle = next(
+        (b.name for b in record.blocks if type(bare.get_submodule(b.name)).forward is nn.Module.forward), None
+    )
+    if idle is not None:  # a list of parts, which no hook hears
+        reason = f"blocks, activations and attention: {idle} is a list of modules, which is not called itself"
+        return _places_by_behavior(where, batch) or Places(bare, blind=[reason])
+    if (
+        _called_again(where, record)
+        or where.layout[-1:] not in ((), ("feature",))
+        or where.layout.count("token") > 1
+    ):
+        places = _places_by_behavior(where, batch)
         if places is not None:
             return places
     places = Places(
@@ -164,10 +174,10 @@ def _called_again(where: ModelMap, record: ModelSites) -> bool:
     return stack is not None and stack.depth > 1
 
 
-def _places_by_behavior(where: ModelMap) -> Places | None:
+def _places_by_behavior(where: ModelMap, batch: Any = None) -> Places | None:
     """The places as the model behaves, by operation; None if no stack of blocks was read."""
     try:
-        stack = where.reading(rows=True).default
+        stack = where.reading(batch, rows=True).default
     except BadInput:
         return None
     if stack is None or not stack.depth or not {"batch", "feature"} <= {*(stack.layout or "").split()}:
@@ -216,11 +226,14 @@ def _matrices_of(
 def _add_operations(places: Places, branches: Iterable[tuple[int, Branch]]) -> None:
     """Attention of these blocks where it is computed; what cannot be seen is said."""
     known = {each.block for each in places.by_operation} | {each.block for each in places.attentions}
-    for index, branch in branches:
-        if branch.kind != "attention" or not branch.softmax or index in known:
+    own = list(branches)
+    attend = {index for index, branch in own if branch.kind == "attention"}
+    for index, branch in own:
+        crosses = branch.kind == "cross-attention" and index not in attend
+        if not (branch.kind == "attention" or crosses) or not branch.softmax or index in known:
             continue
         operations = tuple(call.softmax for call in branch.calls or ())
-        if branch.heads is None or not operations or any(op.function == MULTIHEAD for op in operations):
+        if branch.heads is None or not operations:
             places.blind.append(f"attention of block {index}: where its scores are computed was not read")
         else:
             known.add(index)
@@ -239,10 +252,10 @@ def frozen(places: Places) -> str:
     return " (all frozen)" if len(still) == places.depth else f" ({', '.join(map(str, still))} frozen)"
 
 
-def places_or_blind(model: nn.Module) -> Places:
+def places_or_blind(model: nn.Module, batch: Any = None) -> Places:
     """The same; where a stranger's model breaks the reading of it, it is watched as a whole, and why is said."""
     try:
-        return places_of(model)
+        return places_of(model, batch)
     except Exception as error:  # noqa: BLE001  what cannot be read is not watched
         return Places(unwrap(model), blind=[f"blocks and attention ({type(error).__name__}: {error})"])
 
@@ -261,9 +274,12 @@ def _add_attentions(places: Places, where: ModelMap) -> None:
     except BadInput as error:
         _add_rooms(places, where, str(error))
         return
+    several: list[tuple[BlockSite, str]] = []  # every head has matrices, and a softmax, of its own
     for block in places.blocks:
         reason = _refusal(places.model, block.attention)
-        if reason and block.attention.heads:
+        if reason and len(block.attention.query.parameters) > 1:
+            several.append((block, reason))
+        elif reason and block.attention.heads:
             places.by_operation.append(
                 AttentionOperations(block.index, block.attention.heads, room=block.attention.name)
             )
@@ -271,6 +287,13 @@ def _add_attentions(places: Places, where: ModelMap) -> None:
             places.blind.append(f"attention of block {block.index}: {reason}")
         else:
             places.attentions.append(_place(places.model, block, logits[block.attention.name]))
+    if several:
+        with suppress(BadInput):  # then the reason is said
+            _add_operations(
+                places, [pair for pair in where.attentions() if pair[0] in {b.index for b, _ in several}]
+            )
+        seen = {layer.block for layer in places.by_operation}
+        places.blind += [f"attention of block {b.index}: {why}" for b, why in several if b.index not in seen]
 
 
 def _add_rooms(places: Places, where: ModelMap, reason: str) -> None:

@@ -186,6 +186,8 @@ class Watch(WatchedSteps):
         """
         if self._closed:
             return
+        if self._waiting:
+            self._settle()
         self._closed = True
         atexit.unregister(self._close_at_exit)
         if self._open and self.instrument.ring is not None:

@@ -6,6 +6,7 @@ An error inside the monitor switches it off, is printed once and written down; t
 from __future__ import annotations
 
 import gc
+import inspect
 import math
 import time
 from collections.abc import Callable
@@ -26,7 +27,7 @@ from edgewise.arrays import Array
 from edgewise.models.state import back_in_shards
 from edgewise.monitor.alarm import NO_LOSS, Alarm, AlarmKind
 from edgewise.monitor.budget import Budget, Clock
-from edgewise.monitor.capture import BatchMemory, extra_pass
+from edgewise.monitor.capture import BatchMemory, Call, extra_pass
 from edgewise.monitor.causes import Diagnosis
 from edgewise.monitor.columns import Column, StepSample, fast_columns
 from edgewise.monitor.detectors import near
@@ -45,7 +46,7 @@ from edgewise.monitor.instrument import (
     joined,
 )
 from edgewise.monitor.loss_detectors import Detection
-from edgewise.monitor.places import UNHEARD, places_or_blind
+from edgewise.monitor.places import UNHEARD, Places, places_or_blind
 from edgewise.monitor.replay import Dossiers
 from edgewise.monitor.run_folder import HEADS, RunFolder, versions
 from edgewise.monitor.series import History
@@ -79,18 +80,21 @@ class WatchOptions:
 class WatchedSteps:
     """Hooks on a model and on the steps of its optimizers, and what is done at each of them."""
 
-    def __init__(self, model: nn.Module, options: WatchOptions) -> None:
+    def __init__(self, model: nn.Module, options: WatchOptions, places: Places | None = None) -> None:
         began = time.perf_counter()
         self._hooks: list[Any] = []
         self.model, self.scaler, self.step, self.error = model, options.scaler, options.first_step, ""
         back_in_shards(model)
-        self.places = places_or_blind(model)
+        self.places = places_or_blind(model) if places is None else places
         self.ranks = Processes(processes_of(model))
+        # A batch of the training may show what a made-up one does not; compiled code is not heard to begin.
+        hidden = not self.places.depth or 0 in self.places.heads
+        self._waiting = places is None and hidden and self.ranks.size == 1 and not _is_compiled(model)
         self.columns: tuple[Column, ...] = fast_columns(self.places.depth)
         self.names = [column.name for column in self.columns]
-        self.edge = options.edge
+        self._options, self.edge = options, options.edge
         self.said = RunLog(self.places, self.ranks, options.edge, options.quiet)
-        if options.to is not None:  # before anything is attached: it may be rejected
+        if options.to is not None and not self._waiting:  # before anything is attached: it may be rejected
             self.said.open(options.to, self.columns, options.share, options.first_step)
         self.clock = Clock(wall=next(model.parameters()).device.type != "cpu")
         self.switch = Switch(self.clock, self.fail)
@@ -102,7 +106,40 @@ class WatchedSteps:
             raise
         self.attach_seconds = time.perf_counter() - began
         self.budget = Budget(options.share, self.clock, together=self.ranks.size > 1)
-        self.said.announce(options.share, options.first_step)
+        if self._waiting:
+            hook = self.places.model.register_forward_pre_hook(self._see_first, with_kwargs=True)
+            self.instrument.handles.append(hook)
+        else:
+            self.said.announce(options.share, options.first_step)
+
+    def _see_first(self, module: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any]) -> None:
+        """The first pass of the training begins."""
+        if (
+            not (self._waiting and self._open and module.training and torch.is_grad_enabled())
+            or self.clock.aside
+        ):
+            return
+        self._settle((inputs, named))
+        if self._open and not self.error:
+            self.batch.enter(module, inputs, named)
+            if self.instrument.capture is not None:
+                self.instrument.capture.enter(module, inputs, named)
+
+    def _settle(self, call: Call | None = None) -> None:
+        """Begin for good, with what this batch shows if it shows more than was read without one."""
+        self._waiting = False
+        try:
+            places = self.places
+            self._detach()  # its own hooks must not be read as a part of the model
+            found = (
+                places
+                if call is None
+                else places_or_blind(self.model, _arguments_of(self.places.model, *call))
+            )
+            more = (found.depth, -found.heads.count(0)) > (places.depth, -places.heads.count(0))
+            WatchedSteps.__init__(self, self.model, self._options, found if more else places)
+        except Exception as error:  # noqa: BLE001  the training must not notice
+            self.fail(error)
 
     def _attach(self, options: WatchOptions) -> None:
         model, folder, loss = self.model, self.folder, options.criterion
@@ -240,6 +277,8 @@ class WatchedSteps:
             self._before_step(optimizer)
 
     def _hear_backward(self, loss: Tensor) -> None:
+        if self._waiting and not self.clock.aside:  # no pass of the whole model began
+            self._settle()
         if self._open and not self.clock.aside and loss.numel() == 1:
             self._guarded(self._hear_loss, loss)
 
@@ -524,3 +563,16 @@ class WatchedSteps:
             hook.remove()
         if hasattr(self, "instrument"):
             self.instrument.detach()
+
+
+def _is_compiled(model: nn.Module) -> bool:
+    return hasattr(model, "_orig_mod") or any(m._compiled_call_impl is not None for m in model.modules())
+
+
+def _arguments_of(model: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any]) -> Any:
+    """The arguments of a call as a batch: a tuple, or a dictionary if some are named."""
+    return (
+        dict(zip(inspect.signature(model.forward).parameters, inputs, strict=False)) | named
+        if named
+        else inputs
+    )

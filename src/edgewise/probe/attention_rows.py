@@ -31,6 +31,7 @@ from edgewise.probe.geometry import StreamSite
 ROWS = 64  # sampled queries, all sequences together
 SOFTMAX = (F.softmax, torch.softmax, torch.Tensor.softmax, torch.special.softmax)
 FUSED = F.scaled_dot_product_attention
+EXPONENTIALS = (torch.exp, torch.Tensor.exp)
 TOLERANCE = {torch.float64: 1e-8, torch.float32: 1e-3, torch.bfloat16: 5e-2, torch.float16: 1e-2}
 COARSE = 1e-2  # relative error of an eigenvalue that a statistic over rows can bear
 
@@ -156,19 +157,25 @@ class AttentionWatch(TorchFunctionMode):
         # Inside it the mode is off: torch would call this without end.
         if func is F.multi_head_attention_forward:
             once, self._once = self._once, False
-            with _functions_of_torch(self):
+            with functions_of_torch(self):
                 result = func(*args, **named)
             self.current = None if once else self.current
             return result
         result = func(*args, **named)
         if func is FUSED:
             self._record(lambda: self._fused(result, *args, **named))
-        elif any(func is softmax for softmax in SOFTMAX):
-            self._record(lambda: self._eager(*args, **named))
+        elif any(func is softmax for softmax in SOFTMAX) or self._is_exponential(func):
+            self._record(lambda: self._eager(*args, **({} if func in EXPONENTIALS else named)))
         else:
             return result
         self.current = None if self._once else self.current
         return result
+
+    def _is_exponential(self, func: object) -> bool:
+        """Whether exponentials of scores, which are then divided by their sum, are the one softmax of this block."""
+        assert self.current is not None
+        operations = self.blocks[self.current].softmaxes
+        return func in EXPONENTIALS and len(operations) == 1 and operations[0].function == "exp"
 
     def _record(self, read: Callable[[], RowStatistics | str | None]) -> None:
         index = self.current
@@ -183,7 +190,7 @@ class AttentionWatch(TorchFunctionMode):
             self.records[index] = record
         elif self.blocks[index].heads == len(self.blocks[index].softmaxes):  # one call for each head
             self.records[index] = self.records[index].joined(record)
-        else:
+        elif not self.blocks[index].softmaxes:  # of several that make one attention the first stands for all
             self.refusals[index] = "two attentions ran inside it"
 
     def counted(self, logits: Tensor) -> RowStatistics:
@@ -212,11 +219,11 @@ class AttentionWatch(TorchFunctionMode):
     ) -> RowStatistics | str | None:
         query, key, value, result = (self._by_head(t) for t in (query, key, value, result))
         attn_mask = self._by_head(attn_mask) if attn_mask is not None and attn_mask.ndim == 3 else attn_mask
-        if query.ndim != 4 or query.shape[-2] != self.tokens:
+        if query.ndim != 4 or not self._rows_fit(query):
             return None
         if dropout_p:
             return "its attention drops entries although the model is in eval mode"
-        rows = self.rows.to(query.device)
+        rows = self._rows_of(query)
         share = query.shape[1] // key.shape[1] if enable_gqa else 1
         key, value = (t.repeat_interleave(share, 1) if share > 1 else t for t in (key, value))
         wide = torch.promote_types(query.dtype, torch.float32)
@@ -235,14 +242,27 @@ class AttentionWatch(TorchFunctionMode):
         self, logits: Tensor, dim: int | None = None, *_: object, **named: int | None
     ) -> RowStatistics | None:
         dim, heads = named.get("dim", dim), self.blocks[self.current].heads_of_call  # type: ignore[index]
+        dim = -1 if dim is None and self._once else dim
         if dim is None or logits.ndim < 3:
             return None
         logits = self._by_head(_keys_last(logits, dim, self.tokens, heads))
-        if logits.ndim != 4 or logits.shape[-2] != self.tokens or (heads and logits.shape[1] != heads):
+        if logits.ndim != 4 or not self._rows_fit(logits) or (heads and logits.shape[1] != heads):
             return None
-        rows = logits[:, :, self.rows.to(logits.device)]
+        rows = logits[:, :, self._rows_of(logits)]
         wide = rows.to(torch.promote_types(rows.dtype, torch.float32))
         return self.counted(wide.masked_fill(rows <= torch.finfo(rows.dtype).min / 2, -math.inf))
+
+    def _rows_fit(self, value: Tensor) -> bool:
+        """Whether the axis before the last is the tokens; of an operation that was read, windows of them or more."""
+        return bool(
+            value.shape[-2] == self.tokens or (self._once and self.mask is None and value.shape[-2] > 1)
+        )
+
+    def _rows_of(self, value: Tensor) -> Tensor:
+        """The sampled queries; in windows of the tokens as many of each."""
+        if value.shape[-2] == self.tokens:
+            return self.rows.to(value.device)
+        return torch.arange(value.shape[-2], device=value.device)[: max(1, ROWS // max(value.shape[0], 1))]
 
     def _by_head(self, value: Tensor) -> Tensor:
         """(sequences, heads, rows, columns): heads may lie with the sequences in one axis, or groups beside heads."""
@@ -275,7 +295,7 @@ def _masked(logits: Tensor, mask: Tensor | None, is_causal: bool, rows: Tensor) 
 
 
 @contextmanager
-def _functions_of_torch(watch: AttentionWatch) -> Iterator[None]:
+def functions_of_torch(watch: TorchFunctionMode) -> Iterator[None]:
     """Inside F.multi_head_attention_forward its two globals report to the watch; restored afterwards."""
 
     def through(function: Any) -> Callable[..., Tensor]:

@@ -166,11 +166,15 @@ def site_gradients(
     return [by_id[id(stream)] for stream in streams], list(gradients[len(unique) :])
 
 
+class Unreached(BadInput):
+    """A loss that does not depend on the stream at some site."""
+
+
 def log_norms(gradients: Sequence[Tensor | None], names: Sequence[str], mask: Tensor | None) -> list[float]:
     """log of the mean over tokens of |g_a|^2 at every site, gradients (sequences, tokens, width)."""
     missing = [name for name, gradient in zip(names, gradients, strict=True) if gradient is None]
     if missing:
-        raise BadInput(
+        raise Unreached(
             f"no gradient reaches {', '.join(missing[:4])}: the loss does not depend on the stream there."
         )
     squares = [mean_square(g, mask) * g.shape[-1] for g in gradients if g is not None]

@@ -29,6 +29,7 @@ from edgewise.probe.attention_rows import AttentionWatch, GainWatch, RowStatisti
 from edgewise.probe.batches import Counted, counted, sequences_of
 from edgewise.probe.geometry import (
     StreamSite,
+    Unreached,
     WeightLogs,
     add_squares,
     generator_for,
@@ -299,8 +300,12 @@ class _Pass:
             )
         elif observation.finite:
             observation.readout = readout_of(output, self.streams[-1], self.catch.shaped)
-            for seed in self.request.seeds:
-                self._directions(observation, seed)
+            try:
+                for seed in self.request.seeds:
+                    self._directions(observation, seed)
+            except Unreached as error:
+                observation.log_gradient, observation.statistics = [], []
+                observation.note(f"gradients not measured: {error}")
         return observation
 
     def _observed_pass(self) -> object:

@@ -366,10 +366,32 @@ class Reversible(nn.Module):
         return (one + two) / 2
 
 
-def test_two_streams_that_feed_each_other_are_said() -> None:
+class Halves(nn.Module):
+    """The same with both streams in one tensor."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(Block() for _ in range(3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = torch.cat([x, x], -1)
+        for block in self.blocks:
+            one, two = x.chunk(2, -1)
+            one = one + block.attend(two)
+            x = torch.cat([one, two + block.think(one)], -1)
+        return x[..., :WIDTH]
+
+
+@pytest.mark.parametrize("body", [Reversible, Halves])
+def test_two_streams_that_feed_each_other_are_one_stack(body: Callable[[], nn.Module]) -> None:
     torch.manual_seed(0)
-    with pytest.raises(edgewise.BadInput, match=r"two streams that feed each other \(reversible blocks\)"):
-        edgewise.describe(Text(Reversible()), ids())
+    model = Text(body())
+    found = edgewise.describe(model, ids())
+    assert (found.depth, found.heads, found.norm) == (3, 3, "pre")
+    assert any("two streams that feed each other" in line for line in found.unmodelled)
+    kinds = [[branch.kind for branch in block] for block in edgewise.structure(model, ids()).blocks]
+    assert kinds == [["attention", "MLP"]] * 3
+    assert edgewise.measure(model, ids()).attention_entropy is not None
 
 
 class Turns(MLP):

@@ -77,7 +77,8 @@ def test_mobilebert_has_streams_of_two_widths() -> None:
     (stack,) = read(
         build("MobileBertForMaskedLM", **PLAIN, embedding_size=16, intra_bottleneck_size=24)
     ).stacks
-    assert unread(stack) and stack.not_read == ("its branches have residual streams of their own inside",)
+    assert stack.not_read == ("its branches have residual streams of their own inside",)
+    assert {(b.kind, b.heads) for b in stack.attentions} == {("attention", 2)}, "seen at its softmax"
     plain = PLAIN | {"intermediate_size": 32}
     (stack,) = read(
         build(
@@ -117,7 +118,8 @@ def test_gemma3n_mixes_four_streams() -> None:
     reading = read(model)
     assert "model.layers: its 6 blocks are not joined" in reading.not_read[0]
     stack = reading.default
-    assert stack is not None and unread(stack) and "6 blocks are not joined" in stack.not_read[0]
+    assert stack is not None and "6 blocks are not joined" in stack.not_read[0]
+    assert [(b.kind, b.heads, b.norm_kind) for b in stack.branches] == [("attention", 2, None)] * 6
     assert (stack.name, stack.depth, stack.width) == ("model.layers", 6, 128)
     assert stack.layout == "feature batch token feature"
 

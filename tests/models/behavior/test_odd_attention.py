@@ -167,9 +167,23 @@ class Joined(nn.Module):
         return x
 
 
+def test_a_matrix_that_merges_two_streams_joins_blocks() -> None:
+    found = edgewise.describe(Joined(), STREAM)
+    assert found.depth == 4 and any("long skips" in line for line in found.unmodelled)
+
+
+class Broken(Joined):
+    """As above, with a function on what the matrix gives."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        for layer in self.layers[2:]:
+            layer[0] = nn.Sequential(layer[0], nn.Tanh())
+
+
 def test_one_block_of_a_list_that_nothing_joins_is_no_stack() -> None:
     with pytest.raises(edgewise.BadInput, match=r"one of the 4 blocks|not joined by residual sums"):
-        edgewise.describe(Joined(), STREAM)
+        edgewise.describe(Broken(), STREAM)
 
 
 class TokensFirst(nn.Module):

@@ -173,12 +173,10 @@ def test_two_streams_are_named_and_what_is_certain_is_said() -> None:
 def test_gates_on_the_stream_leave_depth_and_attention() -> None:
     found = edgewise.structure(Words(*(Block(Mix(), Think(), "highway") for _ in range(3))))
     assert (found.depth, found.width) == (3, WIDTH)
-    assert {(b.kind, b.heads, b.sees) for b in flat(found)} == {("attention", 4, "causal")}
-    assert all(b.norm is None and b.skip is None and b.positions is None for b in flat(found))
-    assert (
-        "not joined by residual sums" in found.outside[0]
-        and "not joined" in dict(flat(found)[0].absent)["norm"]
-    )
+    assert {(b.kind, b.heads, b.sees, b.norm) for b in flat(found)} == {("attention", 4, "causal", "none")}
+    assert all(b.skip is None and b.multiplier is None for b in flat(found))
+    assert "weighs stream and branch" in dict(flat(found)[0].absent)["skip"]
+    assert "weighs stream and branch" in found.outside[0]
 
 
 def test_the_whole_sum_of_the_last_block_is_rescaled_too() -> None:

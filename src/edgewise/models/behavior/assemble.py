@@ -17,7 +17,7 @@ from edgewise.models.behavior.branch_matrices import (
 from edgewise.models.behavior.dependence import read_sight, real_tokens
 from edgewise.models.behavior.experiment import TRACE_ENTRIES, Experiment, Site, Stream
 from edgewise.models.behavior.gains import read_gains
-from edgewise.models.behavior.graph import MULTIHEAD
+from edgewise.models.behavior.graph import MULTIHEAD, Graph
 from edgewise.models.behavior.layout import plain_layout
 from edgewise.models.behavior.mlp import Hidden
 from edgewise.models.behavior.norms import branch_scale, is_normed, merged, read_norms, read_shares, rescale
@@ -41,7 +41,7 @@ def stack_of(experiment: Experiment, number: int, absolute: bool | None, horizon
     start = experiment.graph[chain.sums[0].point].operation
     stream = experiment.streams.get(start)
     shape = experiment.graph[chain.sums[0].node].shape
-    reasons = [*chain.remarks, *(chain.reasons or _reasons(chain, blocks, stream is not None))]
+    reasons = [*(chain.reasons or _reasons(chain, blocks, stream is not None))]
     if not (chain.proven or chain.reasons or any(site.part.softmax or site.part.scores for site in sites)):
         reasons.insert(
             0, f"no attention found: nothing in it is a softmax over tokens{_mixes_by(experiment, sites)}"
@@ -69,7 +69,7 @@ def stack_of(experiment: Experiment, number: int, absolute: bool | None, horizon
         shared=chain.shared,
         notes=()
         if chain.reasons
-        else (*_notes(blocks), *_more_tokens(stream.length if stream else 0, tokens)),
+        else (*chain.remarks, *_notes(blocks), *_more_tokens(stream.length if stream else 0, tokens)),
         not_read=tuple(dict.fromkeys(reasons)),
         weights=weights,
         adapters=adapters,
@@ -138,12 +138,16 @@ def _branch(experiment: Experiment, site: Site, step: int) -> Branch:
     if traits.gate_size is not None:
         vector = traits.gate_size * (1.0 if vector is None else vector)
     pattern = traits.sight if site.chain.proven else None
-    kind = _kind(site) if site.chain.proven else None
+    kind = _kind(graph, site) if site.chain.proven else None
     after = site.place + 1
     module = common_path([w.module.split(".") for w in part.weights])
     outlet = (
         site.chain.outlet if after == len(site.chain.sums) else graph[site.chain.sums[after].point].operation
     )
+    if (
+        outlet is not None and graph.by_operation[outlet] < site.residual.node
+    ):  # the next branch is another stream's
+        outlet = site.total
     attends = kind in ("attention", "cross-attention")
     matrices = matrices_of(experiment, site, kind)
     return Branch(
@@ -192,6 +196,7 @@ def _branch(experiment: Experiment, site: Site, step: int) -> Branch:
         calls=attention_calls(experiment, site) if attends else (),
         writers=writers_of(experiment, site),
         no_roles="" if matrices else why_no_roles(experiment, site),
+        norm_slope=traits.norm_slope,
     )
 
 
@@ -206,7 +211,7 @@ def _experts(experiment: Experiment, site: Site) -> bool:
     """A choice by a router, many matrices side by side, or matrices that are stacked in one constant."""
     own = [op for op in site.part.weights if "conv" not in op.function]
     stacked = (c.shape for op in own for c in experiment.graph.constants.get(op, ()) if len(c.shape) == 3)
-    return site.part.routed or len(site.part.first) > MATRICES or any(min(shape) > 1 for shape in stacked)
+    return site.part.mixture or len(site.part.first) > MATRICES or any(min(shape) > 1 for shape in stacked)
 
 
 def _heads(experiment: Experiment, site: Site, name: str = "heads") -> int | None:
@@ -222,10 +227,12 @@ def _products(experiment: Experiment, site: Site) -> int:
     return number // TRACE_ENTRIES if apart else number
 
 
-def _kind(site: Site) -> str | None:
+def _kind(graph: Graph, site: Site) -> str | None:
     traits = site.traits
     if traits.sight is None:
         return None
+    if site.part.softmax and _over_features(graph, site):
+        return "mixer"
     if traits.sight.sees == "token":
         crosses = (traits.memory and site.part.softmax) or bool(
             site.part.scores
@@ -235,6 +242,16 @@ def _kind(site: Site) -> str | None:
         return "attention"
     sums_to_one = traits.spread is not None and traits.spread < SPREAD
     return "attention" if sums_to_one and site.part.scores and not site.part.composed else "mixer"
+
+
+def _over_features(graph: Graph, site: Site) -> bool:
+    """Return whether its softmax weighs features by each other (cross-covariance): the product sums over tokens."""
+    shapes = [
+        graph[graph.by_operation[s.softmax]].shape[-2:] for s in site.part.scores if s.softmax != s.product
+    ]
+    return site.traits.head_width == site.traits.length and any(
+        site.traits.length not in shape for shape in shapes
+    )
 
 
 def _qk_norm(site: Site) -> bool | None:
@@ -262,9 +279,12 @@ def _agree_on_the_last(branches: dict[Site, Branch]) -> None:
     unknown = [site for site, branch in branches.items() if branch.outside_norm is None]
     rest = {branch.outside_norm for branch in branches.values()} - {None}
     last = max((site.place for site in branches), default=0)
+    kinds = {branch.norm_kind for branch in branches.values()} - {None}
     if len(rest) == 1 and all(site.place == last for site in unknown):
         for site in unknown:
             object.__setattr__(branches[site], "outside_norm", next(iter(rest)))
+            if len(kinds) == 1 and next(iter(rest)):
+                object.__setattr__(branches[site], "norm_kind", next(iter(kinds)))
 
 
 def _blocks(experiment: Experiment, chain: Chain, branches: dict[Site, Branch]) -> tuple[Block, ...]:

@@ -11,9 +11,10 @@ from torch import Tensor
 
 from edgewise.models.behavior.dependence import open_keys
 from edgewise.models.behavior.experiment import TRACE_ENTRIES, EditedPassError, Experiment
-from edgewise.models.behavior.graph import CHOICE, FLEX, FUSED, MULTIHEAD, SOFTMAX, Graph
+from edgewise.models.behavior.graph import CHOICE, FLEX, FUSED, MULTIHEAD, SOFTMAX, Graph, Node
 from edgewise.models.behavior.layout import plain_layout
-from edgewise.models.behavior.record import Block, Branch, Operation, Stack
+from edgewise.models.behavior.record import AttentionCall, Block, Branch, Operation, Stack
+from edgewise.models.behavior.stacks import repetition
 from edgewise.models.behavior.visibility import Sight, sight
 from edgewise.models.behavior.weight_calls import Edits
 
@@ -29,7 +30,10 @@ def stack_of_blocks(
     entries: int,
     tokens: int | None,
 ) -> Stack | None:
-    """The blocks of a container as a stack, one branch for each; None where a block does not give one tensor a pass."""
+    """The blocks of a container as a stack, one branch for each; None where a block does not give one tensor a pass.
+
+    Modules of several kinds that take turns (attention, feed-forward) make a block together.
+    """
     ends = [_end(graph, module) for module in modules]
     start = _start(graph, modules[0])
     if start is None or None in ends:
@@ -40,9 +44,18 @@ def stack_of_blocks(
     axes = [] if layout is None else layout.split()
     width = math.prod(size for size, axis in zip(shapes[0], axes, strict=False) if axis == "feature")
     operations = [graph[index].operation for index in (start, *ends) if index is not None]
-    blocks = [
-        Block(number, module, (_branch(module, operations[number], operations[number + 1]),))
+    branches = [
+        _branch(module, operations[number], operations[number + 1], number)
         for number, module in enumerate(modules)
+    ]
+    turns = repetition([(_attends(graph, module), False, len(_own(graph, module))) for module in modules])
+    groups = [
+        [b for b, turn in zip(branches, turns, strict=True) if turn == one] for one in dict.fromkeys(turns)
+    ]
+    groups = groups if len(groups) > 1 else [[branch] for branch in branches]
+    blocks = [
+        Block(number, own[0].module if len(own) == 1 else None, tuple(own))
+        for number, own in enumerate(groups)
     ]
     return Stack(
         name=name,
@@ -78,7 +91,7 @@ def _start(graph: Graph, module: str) -> int | None:
     end = _end(graph, module)
     if end is None:
         return None
-    inside = [n for n in graph.nodes if f"{n.operation.module}.".startswith(f"{module}.") and n.index <= end]
+    inside = [n for n in _own(graph, module) if n.index <= end]
     own = {n.index for n in inside}
     read = [p for n in inside for p in graph.parents(n) if p.index not in own and not p.integer]
     same = [p.index for p in read if p.shape == graph[end].shape]
@@ -86,7 +99,16 @@ def _start(graph: Graph, module: str) -> int | None:
     return next(iter(same or alike), None)
 
 
-def _branch(module: str, point: Operation, end: Operation) -> Branch:
+def _own(graph: Graph, module: str) -> list[Node]:
+    """What ran inside a module."""
+    return [node for node in graph.nodes if f"{node.operation.module}.".startswith(f"{module}.")]
+
+
+def _attends(graph: Graph, module: str) -> bool:
+    return any(node.function in SOFTMAX for node in _own(graph, module))
+
+
+def _branch(module: str, point: Operation, end: Operation, step: int) -> Branch:
     """Of which nothing is known but where it starts and ends."""
     unknown = dict.fromkeys(field.name for field in fields(Branch))
     flags = dict.fromkeys(
@@ -94,7 +116,7 @@ def _branch(module: str, point: Operation, end: Operation) -> Branch:
     )
     known = {
         "module": module,
-        "step": 0,
+        "step": step,
         "point": point,
         "total": end,
         "outlet": end,
@@ -108,52 +130,60 @@ Seen = dict[Operation, tuple[int, Sight]]
 
 
 def with_attention(experiment: Experiment, stack: Stack) -> Stack:
-    """The stack with heads and sight of the one attention of every block; as it is where a block has none or several,
-    or where its keys are not the tokens that were given."""
-    graph, length = experiment.graph, experiment.feed.tokens
-    kernels = [_kernels(graph, block) for block in stack.blocks]
-    if length is None or any(len(found) != 1 for found in kernels):
-        return stack
+    """The stack with heads and sight of every branch that holds one attention of tokens to each other."""
+    kernels = {id(b): _kernel(experiment.graph, b.module) for b in stack.branches if b.kind is None}
     seen: Seen = {}
+    calls = {kernel: _look(kernel, seen) for kernel in kernels.values() if kernel is not None}
+    if not calls:
+        return stack
     try:
-        calls = {found[0]: _look(found[0], length, seen) for found in kernels}
         experiment.run(TRACE_ENTRIES, Edits(calls=calls))
     except EditedPassError:
         return stack
-    if any(found[0] not in seen for found in kernels):
-        return stack
-    blocks = [_known(block, *seen[found[0]]) for block, found in zip(stack.blocks, kernels, strict=True)]
+    known = {
+        branch: _known(b, kernel, *seen[kernel])
+        for b in stack.branches
+        if (kernel := kernels.get(branch := id(b))) is not None and kernel in seen
+    }
+    blocks = (replace(k, branches=tuple(known.get(id(b), b) for b in k.branches)) for k in stack.blocks)
     return replace(stack, blocks=tuple(blocks))
 
 
-def _kernels(graph: Graph, block: Block) -> list[Operation]:
-    """The softmaxes of a block over more than its channels; none where the input chooses inside it before them."""
-    own = [node for node in graph.nodes if f"{node.operation.module}.".startswith(f"{block.module}.")]
+def _kernel(graph: Graph, module: str) -> Operation | None:
+    """The one softmax of a module over more than its channels; None if the input chooses inside it before that."""
+    own = _own(graph, module) if module else []
     kernels = [
         n for n in own if n.function in SOFTMAX and n.function not in (MULTIHEAD, FLEX) and len(n.shape) == 4
     ]
     chosen = [n.index for n in own if n.function in CHOICE]
-    return [n.operation for n in kernels if not any(index < n.index for index in chosen)]
+    free = len(kernels) == 1 and not any(index < kernels[0].index for index in chosen)
+    return kernels[0].operation if free else None
 
 
-def _look(operation: Operation, length: int, seen: Seen) -> Callable[..., None]:
+def _look(operation: Operation, seen: Seen) -> Callable[..., None]:
     def look(args: Any, kwargs: Any) -> None:
         fused = operation.function in FUSED
         first: Tensor = args[0] if args else kwargs["query" if fused else "input"]
-        keys = open_keys(args, kwargs, length, fused)
-        if keys is None or first.dim() != 4 or first.shape[0] != TRACE_ENTRIES or first.shape[-2] != length:
+        if first.dim() != 4 or first.shape[0] != TRACE_ENTRIES:
             return
-        rows = [(query, set(row.nonzero().flatten().tolist())) for query, row in enumerate(keys)]
-        pattern = sight(rows, length)
+        length = first.shape[-2]
+        keys = open_keys(args, kwargs, length, fused)
+        rows = (
+            []
+            if keys is None
+            else [(query, set(row.nonzero().flatten().tolist())) for query, row in enumerate(keys)]
+        )
+        pattern = sight(rows, length) if rows else None
         if pattern is not None:
             seen[operation] = int(first.shape[1]), pattern
 
     return look
 
 
-def _known(block: Block, heads: int, pattern: Sight) -> Block:
-    branch = replace(
-        block.branches[0],
+def _known(branch: Branch, kernel: Operation, heads: int, pattern: Sight) -> Branch:
+    unknown = dict.fromkeys(("values", "query", "key", "value", "query_axes", "key_axes", "scale"))
+    return replace(
+        branch,
         kind="attention",
         heads=heads,
         sees=pattern.sees,
@@ -162,5 +192,5 @@ def _known(block: Block, heads: int, pattern: Sight) -> Block:
         window_uneven=pattern.uneven,
         softmax=True,
         products=1,
+        calls=(AttentionCall(kernel, kernel, **unknown),),  # type: ignore[arg-type]
     )
-    return replace(block, branches=(branch,))

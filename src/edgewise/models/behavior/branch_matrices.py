@@ -21,6 +21,7 @@ from edgewise.models.behavior.score_operands import operands
 from edgewise.models.behavior.weight_calls import Edits
 
 Rows = tuple[int, int, int, int]  # groups, rows of a group, first and last + 1 of these in every group
+Role = tuple[str, Operation, Rows | None]
 KEEP_SCALE = (
     SAME_NUMBERS
     | ADD
@@ -35,8 +36,14 @@ def matrices_of(experiment: Experiment, site: Site, kind: str | None) -> tuple[B
     scores = site.part.scores
     if kind == "attention" and len(scores) == 1 and scores[0].product.function == MULTIHEAD:
         return _of_torch(experiment, scores[0].product)
-    roles = _of_attention(site) if kind == "attention" else _of_mlp(experiment, site) if kind == "mlp" else {}
-    found = [_matrix(experiment, role, op, rows) for role, (op, rows) in roles.items()]
+    roles = (
+        _of_attention(experiment, site)
+        if kind == "attention"
+        else _of_mlp(experiment, site)
+        if kind == "mlp"
+        else []
+    )
+    found = [_matrix(experiment, *role) for role in roles]
     return tuple(matrix for matrix in found if matrix is not None) if None not in found else ()
 
 
@@ -48,7 +55,7 @@ def why_no_roles(experiment: Experiment, site: Site) -> str:
     if shared:
         name = _parameter(experiment, shared[0]) or shared[0].module
         return f"{name} is fused: it makes the inside of attention and of the MLP together, in parallel"
-    if part.routed:
+    if part.routed and site.traits.gated is None:
         return "a router chooses among its matrices (experts)"
     if any(None in _parameters(experiment, op) for op in part.weights):
         return "a matrix of it is computed from parameters, and is none by itself"
@@ -293,23 +300,27 @@ def _rows(mask: Tensor) -> Rows | None:
     return (groups, size, starts[0], starts[0] + length) if same == marked and not count % groups else None
 
 
-def _of_attention(site: Site) -> dict[str, tuple[Operation, Rows | None]]:
+def _of_attention(experiment: Experiment, site: Site) -> list[Role]:
+    """One matrix of each role, or one for every head."""
     part, fused, shared = site.part, site.traits.fused, _shared(site)
-    if len(part.scores) != 1 or len(part.last) != 1 or part.last[0] in part.first:
-        return {}
-    score = part.scores[0]
-    ways = {
-        "query": score.query_weights,
-        "key": score.key_weights,
-        "value": score.value_weights,
-        "output": tuple(part.last),
-    }
-    first = {op for role, way in ways.items() for op in way if role != "output"}
-    if any(len(way) != 1 for way in ways.values()) or not first <= set(part.first):
-        return {}
-    if any(way[0] in shared and role not in fused for role, way in ways.items()):
-        return {}
-    return {role: (way[0], fused.get(role) if way[0] in shared else None) for role, way in ways.items()}
+    first, last = part.ends
+    if len(last) != 1 or last[0] in first:
+        return []
+    found: list[Role] = []
+    for score in part.scores:
+        ways = {"query": score.query_weights, "key": score.key_weights, "value": score.value_weights}
+        if any(
+            len(way) != 1 or (way[0] not in first and way[0].function != "linear") for way in ways.values()
+        ):
+            return []
+        if any(way[0] in shared and role not in fused for role, way in ways.items()):
+            return []
+        found += [(role, way[0], fused.get(role) if way[0] in shared else None) for role, way in ways.items()]
+    alone = len(part.scores) == 1 or len({op for _, op, _ in found}) == len(found)
+    found.append(("output", last[0], None))
+    known = {op for _, op, _ in found} | part.beside | experiment.graph.inner
+    found += [(f"latent {i}", op, None) for i, op in enumerate(op for op in part.weights if op not in known)]
+    return found if part.scores and alone else []
 
 
 def _of_torch(experiment: Experiment, call: Operation) -> tuple[BranchMatrix, ...]:
@@ -333,28 +344,34 @@ def _of_torch(experiment: Experiment, call: Operation) -> tuple[BranchMatrix, ..
     return (*made, BranchMatrix("output", f"{prefix}out_proj.weight", False, None, out))
 
 
-def _of_mlp(experiment: Experiment, site: Site) -> dict[str, tuple[Operation, Rows | None]]:
-    pairs = list(feeders(experiment, site))
+def _of_mlp(experiment: Experiment, site: Site) -> list[Role]:
+    """Of an MLP, or of every expert behind a router."""
+    pairs, part = list(feeders(experiment, site)), site.part
+    firsts, gate = [op for _, own in pairs for op in own], site.traits.gate
+    ends = [op for op in part.weights if op not in part.beside]
+    number = len(pairs[0][1]) if pairs else 0
     if (
-        len(pairs) != 1
-        or len(pairs[0][1]) > 2
-        or site.part.routed
-        or len(site.part.weights) != 1 + len(pairs[0][1])
+        number not in (1, 2)
+        or any(len(own) != number for _, own in pairs)
+        or (len(pairs) > 1 and not part.mixture)
     ):
-        return {}
-    (last, firsts), gate = pairs[0], site.traits.gate
-    ends: dict[str, tuple[Operation, Rows | None]] = {"output": (last, None)}
+        return []
+    if {*ends} != {*firsts, *(last for last, _ in pairs)} or len({*firsts}) < len(firsts):
+        return []
+    outputs: list[Role] = [("output", last, None) for last, _ in pairs]
     if "input" in site.traits.fused:
-        return {role: (firsts[0], rows) for role, rows in site.traits.fused.items()} | ends
-    if len(firsts) == 1 and not site.traits.gated:
-        return {"input": (firsts[0], None)} | ends
+        return [(role, firsts[0], rows) for role, rows in site.traits.fused.items()] + outputs
+    if number == 1 and not site.traits.gated:
+        return [("input", op, None) for op in firsts] + outputs
     if gate is None:
-        return {}
-    if len(firsts) == 2:
-        return {"gate": (firsts[gate], None), "input": (firsts[1 - gate], None)} | ends
+        return []
+    if number == 2:
+        sides = ("gate", "input") if gate == 0 else ("input", "gate")
+        return [pair for _, own in pairs for pair in zip(sides, own, (None, None), strict=True)] + outputs
     width = site.traits.hidden_width or 0
     halves = [(1, 2 * width, width * half, width * (half + 1)) for half in (gate, 1 - gate)]
-    return {"gate": (firsts[0], halves[0]), "input": (firsts[0], halves[1])} | ends
+    own = [(role, op, rows) for op in firsts for role, rows in zip(("gate", "input"), halves, strict=True)]
+    return own + outputs
 
 
 def _matrix(

@@ -46,10 +46,13 @@ def _moves(experiment: Experiment, stack: int) -> bool:
 
 
 def real_tokens(experiment: Experiment, stream: Stream) -> int:
-    """Tokens of a stream without those that the model has added at the end of the given ids."""
-    given = experiment.feed.tokens
+    """Tokens of a stream without those that the model has added at the end of the given ids.
+
+    Of a few ids (columns of a table, a class) the stream has other tokens as well: these are none that were added.
+    """
+    given = experiment.feed.tokens or 0
     language = experiment.chains[stream.stack].language
-    return min(stream.length, given) if given and language else stream.length
+    return min(stream.length, given) if given >= SHORTEST and language else stream.length
 
 
 def quiet_scores(experiment: Experiment) -> dict[Operation, Edit]:

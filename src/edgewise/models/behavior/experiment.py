@@ -72,6 +72,7 @@ class Traits:
     output_growth: float | None = None
     outside_growth: float | None = None
     norm_kind: str | None = None
+    norm_slope: float | None = None  # inside a tanh or erf in the place of a norm
     query_growth: float | None = None
     key_growth: float | None = None
     places: TokenPlaces = field(default_factory=TokenPlaces)  # among queries, keys and scores

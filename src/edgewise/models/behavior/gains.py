@@ -183,21 +183,35 @@ def _gains(
     scores: _Scores,
     branch: float | None,
 ) -> Gains:
-    last = [op for op in site.part.last if op in noise.outputs and op in noise.inputs]
-    whole = [op for op in site.part.last if op in equal_tokens.outputs]
+    last = [op for op in site.part.ends[1] if op in noise.outputs and op in noise.inputs]
+    whole = [op for op in site.part.ends[1] if op in equal_tokens.outputs]
     inward, linear = _inward(experiment, site, noise)
     firsts = [bias.outputs[op] for op in site.part.first if op in bias.outputs and op.function != MULTIHEAD]
+    normed = _normed_size(site)
     return Gains(
-        score=scores.values.get(site),
+        score=_over(scores.values.get(site), normed**2),
         position=site.traits.bias_size,
-        value=_joint([rms(equal_tokens.outputs[op]) for op in whole]),
-        inward=inward,
-        linear=linear,
+        value=_over(_joint([rms(equal_tokens.outputs[op]) for op in whole]), normed),
+        inward=_over(inward, normed),
+        linear=_over(linear, normed),
         outward=_joint([_ratio(noise.outputs[op], noise.inputs[op]) for op in last]),
         hidden=_joint([rms(noise.inputs[op]) for op in last]),
         bias=_joint([rms(value) for value in firsts]),
         branch=branch,
     )
+
+
+def _normed_size(site: Site) -> float:
+    """What tanh or erf in the place of a norm makes of a stream of size one; a norm leaves it."""
+    slope, kind = site.traits.norm_slope, site.traits.norm_kind
+    if slope is None or not is_normed(site.traits.input_growth):
+        return 1.0
+    normal = torch.randn(4096, generator=torch.Generator().manual_seed(NOISE), dtype=torch.float64)
+    return rms(torch.tanh(slope * normal) if kind == "tanh" else torch.erf(slope * normal))
+
+
+def _over(value: float | None, size: float) -> float | None:
+    return None if value is None else value / size
 
 
 def joined_gains(own: Gains | None, filled: Gains | None) -> Gains | None:

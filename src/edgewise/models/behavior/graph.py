@@ -109,6 +109,7 @@ LIKE_NOTHING = frozenset(
         "new_tensor",
     )
 )
+CUTTING = ("chunk", "split", "split_with_sizes", "tensor_split")
 CHOICE = frozenset(("topk", "argmax", "sort", "argsort"))  # what a router does with its scores
 
 
@@ -184,6 +185,7 @@ class Graph:
     stacked: dict[int, tuple[int, tuple[int, ...]]] = field(
         default_factory=dict
     )  # node of a torch.stack to (axis, nodes in it)
+    joined: dict[int, tuple[int, ...]] = field(default_factory=dict)  # node of a torch.cat to the nodes in it
     mixes: dict[int, int] = field(
         default_factory=dict
     )  # node of a sum of the stream at two depths (x + 0.1 x_0) to the later operand

@@ -118,13 +118,15 @@ def _matches(
 
 
 def feeders(experiment: Experiment, site: Site) -> Iterator[tuple[Operation, list[Operation]]]:
-    """Every last weight of a branch with the first weights that lead to it."""
+    """Every last weight of a branch with the first weights that lead to it; adapters behind it left out."""
     graph, inside = experiment.graph, set(site.part.inside)
     index = {graph[i].operation: i for i in site.part.inside if graph[i].weight}
     for last in site.part.last:
         above = graph.above(index[last], {site.residual.source}) & inside
         firsts = [op for op in site.part.first if index[op] in above and op != last]
-        if firsts:  # a weight that is first and last at once is a gate on what the others give
+        if (
+            firsts and last not in site.part.behind
+        ):  # a weight that is first and last at once is a gate on what the others give
             yield last, firsts
 
 

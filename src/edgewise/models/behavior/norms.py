@@ -152,7 +152,9 @@ def _scale_between(graph: Graph, index: int, end: int) -> float | None:
 LOUD, LOUDER, SHIFT = 100.0, 1e4, 3.0
 NORMED = 0.3  # growth exponent: 0 behind a norm, 1 where there is none
 ALONG = 0.98  # cosine; a saturated tanh turns a random token to 0.8, the eps of a norm does not turn it
-BATCH = "batch"
+BATCH, ELEMENTWISE = "batch", "elementwise"
+STRAIGHT = 0.9  # of the way to where a function saturates; beyond it its inverse is lost in rounding
+CURVED = 1e-2  # of the slope: tanh and erf part by more
 SAME = 1e-3  # a norm gives the same numbers for a scaled stream; LayerNorm also for a shifted one
 
 
@@ -168,6 +170,8 @@ def read_norms(experiment: Experiment, *others: dict[str, Any]) -> None:
     experiment.forced(2, lambda s: swapped(s) + SHIFT, None, **shifted.edits(lambda v: _noise(v) + SHIFT))
     for site in experiment.sites:
         _conclude(experiment.graph, site, plain, loud, shifted)
+        if site.traits.norm_kind == ELEMENTWISE:
+            _name_function(experiment, site, plain, loud, swapped)
     _read_outputs(experiment)
     for site in experiment.sites:
         last = [experiment.graph.by_operation[op] for op in site.part.last]
@@ -267,7 +271,10 @@ def _conclude(graph: Graph, site: Site, plain: _Inputs, loud: _Inputs, shifted: 
     """
     traits = site.traits
     growths = []
-    for operation in site.part.first:
+    asked = site.part.ends[0]
+    if graph[site.residual.node].mixed:  # gates read the stream as well, past the norm
+        asked = [op for op in asked if op in site.part.score_weights]
+    for operation in asked:
         if operation in plain.weights and operation in loud.weights:
             value = growth(loud.weights[operation], plain.weights[operation], LOUD)
             if value is not None:
@@ -305,8 +312,35 @@ def kind_of(plain: Tensor, loud: Tensor, shifted: Tensor) -> str | None:
     if plain.shape != loud.shape or plain.shape != shifted.shape:
         return None
     if relative(loud, plain) > SAME:
-        return "elementwise"
+        return ELEMENTWISE
     return "layer" if relative(shifted, plain) < SAME else "rms"
+
+
+def _name_function(
+    experiment: Experiment, site: Site, plain: _Inputs, loud: _Inputs, given: Callable[[Any], Tensor]
+) -> None:
+    """tanh or erf, and its slope, if that is what stands in the place of a norm at the input."""
+    stream, operation = experiment.streams.get(site.source), site.part.first[0]
+    if stream is None or (stream.layout.batch, stream.layout.features, stream.layout.rank) != (0, 2, 3):
+        return
+    tokens = given(stream)
+    values = [own[operation] for own in (plain.weights, loud.weights) if operation in own]
+    if len(values) == 2 and all(value.numel() == tokens.numel() for value in values):
+        rows = [wide(value.reshape(-1, tokens.shape[-1])) for value in (tokens, *values)]
+        site.traits.norm_kind, site.traits.norm_slope = _saturating(*rows) or (ELEMENTWISE, None)
+
+
+def _saturating(x: Tensor, plain: Tensor, loud: Tensor) -> tuple[str, float] | None:
+    """(f, slope) if plain = gain f(slope x) + shift with a gain and a shift for every feature; loud: of 100 x."""
+    top, bottom = loud.amax(0), loud.amin(0)
+    gain, shift = (top - bottom) / 2, (top + bottom) / 2
+    ratio = (plain - shift) / gain
+    told = (ratio.abs() < STRAIGHT) & (x.abs() > 1 - STRAIGHT)
+    for name, inverse in (("tanh", torch.atanh), ("erf", torch.erfinv)):
+        slopes = (inverse(ratio) / x)[told].abs()
+        if len(slopes) and bool(((slopes / slopes.median() - 1).abs() < CURVED).all()):
+            return name, float(slopes.median())
+    return None
 
 
 def _read_outputs(experiment: Experiment) -> None:

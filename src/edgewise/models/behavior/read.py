@@ -337,7 +337,7 @@ class _Reader:
         asked = default if self.name is None else next((c for c in order if c.name == self.name), None)
         listed = sound + [
             (self._looked_at(chain) if self.closely and chain is asked else None)
-            or stack_of(self.partial, i, None, None)
+            or self._listed(i, chain is asked)
             for i, chain in enumerate(self.partial.chains)
         ]
         followed = [
@@ -362,6 +362,11 @@ class _Reader:
             self.passes += alone.passes
         return stack_of(alone, 0, None, None)
 
+    def _listed(self, number: int, asked: bool) -> Stack:
+        """A chain whose branches are not read; of the one that is asked for, the attention that can be seen."""
+        stack = stack_of(self.partial, number, None, None)
+        return with_attention(self._of(self.partial.feed, self.partial.graph, []), stack) if asked else stack
+
     def _by_block_ends(self, experiment: Experiment) -> list[Stack]:
         """The longest container of blocks that no residual sums join, as a stack that can be measured."""
         graph, tokens = experiment.graph, experiment.feed.tokens
@@ -371,9 +376,7 @@ class _Reader:
             reasons = [_unjoined(len(ran)), *_without_attention(graph)]
             stack = stack_of_blocks(graph, path, ran, reasons, entries=TRACE_ENTRIES, tokens=tokens)
             if stack is not None:
-                return [
-                    with_attention(self._of(experiment.feed, graph, []), stack) if self.closely else stack
-                ]
+                return [with_attention(self._of(experiment.feed, graph, []), stack)]
         return []
 
     def _fill_silent(self, experiment: Experiment) -> None:

@@ -139,7 +139,7 @@ class Branch:
     input_norm: bool | None
     output_norm: bool | None
     outside_norm: bool | None  # on the sum, before anything reads it
-    norm_kind: str | None  # layer, rms, elementwise
+    norm_kind: str | None  # layer, rms, batch, tanh, erf, elementwise
     positions: tuple[str, ...] | None  # rotary, scaled, query or key, alibi, bias, unknown; () for none
     qk_norm: bool | None
     heads: int | None
@@ -164,6 +164,7 @@ class Branch:
         AttentionCall, ...
     ] = ()  # of an attention: one, or one for each head or each part of the scores
     no_roles: str = ""  # why `matrices` are empty
+    norm_slope: float | None = None  # inside a tanh or erf in the place of a norm
     writers: tuple[
         BranchMatrix, ...
     ] = ()  # the last matrices, if each is a parameter; also if roles are not certain

@@ -8,7 +8,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from edgewise.models.behavior.graph import CHOICE, FUSED, MULTIHEAD, MULTIPLY, SOFTMAX, Graph, Node, Update
+from edgewise.models.behavior.graph import (
+    CHOICE,
+    CUTTING,
+    FUSED,
+    MULTIHEAD,
+    MULTIPLY,
+    SOFTMAX,
+    Graph,
+    Node,
+    Update,
+)
 from edgewise.models.behavior.record import Operation
 
 PRODUCTS = ("matmul", "__matmul__", "bmm", "baddbmm", "einsum")
@@ -44,11 +54,35 @@ class Part:
     scores: list[Score] = field(default_factory=list)
     crosses: bool = False  # queries meet keys that are not made from the same point of the stream
     softmax: bool = False
-    routed: bool = False
+    routers: list[Operation] = field(default_factory=list)  # weights whose result is only chosen from
+    behind: list[Operation] = field(
+        default_factory=list
+    )  # weights behind the last of a branch: x + adapter(x)
     gate: tuple[Operation, int] | None = (
         None  # the product with a gate that is made without the stream, and its side
     )
     composed: bool = False  # weights of one softmax multiply what another gives: attention through landmarks
+
+    @property
+    def routed(self) -> bool:
+        return bool(self.routers)
+
+    @property
+    def mixture(self) -> bool:
+        """Return whether a router chooses among matrices, or a gate weighs what several give."""
+        return self.routed or (len(self.ends[1]) > 1 and bool({*self.first} & {*self.last}))
+
+    @property
+    def beside(self) -> set[Operation]:
+        """Routers, gates on the end (first and last at once) and what is behind the last: weights without a role."""
+        gates = {*self.first} & {*self.last}
+        return {*self.routers, *self.behind, *(gates if gates < {*self.first} else ())}
+
+    @property
+    def ends(self) -> tuple[list[Operation], list[Operation]]:
+        """First and last weights with a role."""
+        first, last = ([op for op in each if op not in self.beside] for each in (self.first, self.last))
+        return (first, last) if first and last else (self.first, self.last)
 
     @property
     def score_weights(self) -> tuple[Operation, ...]:
@@ -70,7 +104,7 @@ class ResidualSum:
     @property
     def joins(self) -> bool:
         """Reads the stream from before an earlier sum: a parallel branch written as a sum of its own."""
-        return self.source != self.point
+        return self.source < self.point
 
 
 def residual_sums(graph: Graph) -> list[ResidualSum]:
@@ -85,12 +119,29 @@ def residual_sums(graph: Graph) -> list[ResidualSum]:
             elif len({way_up(graph, graph[operand], sums)[-1].index for operand in node.operands}) == 1:
                 graph.mixes[node.index] = node.operands[0]  # a x + b x
     for residual in sums.values():
-        for part in residual.parts:
-            _sort_weights(graph, part)
-            _sort_scores(graph, part, residual.source)
-            part.gate = _gate(graph, part)
-            part.softmax = any(graph[index].function in SOFTMAX for index in part.inside)
+        _sort_parts(graph, residual)
     return list(sums.values())
+
+
+def _sort_parts(graph: Graph, residual: ResidualSum) -> None:
+    for part in residual.parts:
+        _sort_weights(graph, part)
+        _sort_scores(graph, part, residual.source)
+        part.gate = _gate(graph, part)
+        part.softmax = any(graph[index].function in SOFTMAX for index in part.inside)
+
+
+def read_from(graph: Graph, residual: ResidualSum, source: int, sums: dict[int, ResidualSum]) -> ResidualSum:
+    """The same sum with a branch that reads another stream at this source; as it is if no weight stands between."""
+    node, side = graph[residual.node], 1 - residual.skip_side
+    assert node.operands is not None
+    inside = graph.between(source, node.operands[side])
+    if not any(graph[index].weight for index in inside):
+        return residual
+    parts = _parts(graph, source, node, side, inside, sums)
+    other = ResidualSum(residual.node, residual.point, source, residual.skip_side, inside, parts)
+    _sort_parts(graph, other)
+    return other
 
 
 def way_up(graph: Graph, node: Node, sums: dict[int, ResidualSum]) -> list[Node]:
@@ -106,15 +157,34 @@ def _residual(graph: Graph, node: Node, sums: dict[int, ResidualSum]) -> Residua
     for side in (1, 0):  # which operand is the branch
         skip, branch = graph[node.operands[1 - side]], node.operands[side]
         way = way_up(graph, skip, sums)
-        for source in [*way, *_earlier(graph, way[-1], sums)]:
+        stream = _weighed(graph, way[-1], graph[branch])
+        if stream is not None:
+            way = [*way, *way_up(graph, stream, sums)]
+        whole = (
+            [*graph.parents(way[-1])] if way[-1].function in CUTTING else []
+        )  # of which the stream is a part
+        for source in [*way, *_earlier(graph, way[-1], sums), *whole]:
             inside = graph.between(source.index, branch)
             if any(graph[index].weight for index in inside):
                 if _same_stream(graph, branch, source.index, sums):
                     graph.mixes[node.index] = branch
                     return None
                 point = source if source in way else way[-1]
+                node.mixed |= stream is not None
                 parts = _parts(graph, source.index, node, side, inside, sums)
                 return ResidualSum(node.index, point.index, source.index, 1 - side, inside, parts)
+    return None
+
+
+def _weighed(graph: Graph, skip: Node, branch: Node) -> Node | None:
+    """The stream x of (1 - g) x + g f(x), a gate on the stream as highway and recurrent cells have it."""
+    while graph.transparent(branch):
+        branch = graph[branch.parents[0]]
+    if not all(node.function in MULTIPLY and len(node.parents) == 2 for node in (skip, branch)):
+        return None
+    for side, factor in enumerate(skip.parents):
+        if any(factor in graph[gate].parents or gate in graph[factor].parents for gate in branch.parents):
+            return graph[skip.parents[1 - side]]
     return None
 
 
@@ -194,7 +264,12 @@ def _sort_weights(graph: Graph, part: Part) -> None:
     ends = [i for i in weights if i not in routers and graph[i].operation not in inner]
     part.first = [graph[i].operation for i in ends if not fed[i]]
     part.last = [graph[i].operation for i in ends if i in open_ended]
-    part.routed = bool(routers)
+    part.routers = [graph[i].operation for i in weights if i in routers]
+    after: set[int] = set()  # of a last weight
+    for index in part.inside:
+        if not after.isdisjoint(graph[index].parents) or (index in open_ended and graph[index].weight):
+            after.add(index)
+    part.behind = [graph[i].operation for i in weights if not after.isdisjoint(graph[i].parents)]
 
 
 def _routers(graph: Graph, part: Part, inside: set[int]) -> set[int]:
@@ -286,7 +361,7 @@ def _values_below(graph: Graph, softmax: int, part: Part) -> Node | None:
         node = graph[index]
         if reached.isdisjoint(node.parents):
             continue
-        if node.function in PRODUCTS and not node.weight:
+        if node.function in PRODUCTS and (not node.weight or len(node.parents) > 1):
             return node
         reached.add(index)
     return None

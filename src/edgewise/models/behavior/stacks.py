@@ -12,7 +12,7 @@ from torch import nn
 
 from edgewise.models.behavior.graph import CHOICE, SOFTMAX, Graph, Node
 from edgewise.models.behavior.record import Operation
-from edgewise.models.behavior.residuals import ResidualSum, way_up
+from edgewise.models.behavior.residuals import ResidualSum, read_from, way_up
 from edgewise.models.behavior.trace import INPUT
 
 SHORTEST = 2  # sums; fewer is a sum somewhere, not a stack
@@ -20,8 +20,10 @@ ONE_BLOCK = 3  # sums: attention, attention to another stack, MLP
 ACTS = "weights act on its blocks outside the residual branches"
 CHOOSES = "the input chooses which tokens its blocks attend to"
 INNER = "its branches have residual streams of their own inside"
-TWO_STREAMS = (
-    "its blocks keep two streams that feed each other (reversible blocks), which are not read one by one"
+TWO_STREAMS = "its blocks keep several streams that feed each other, which are not read one by one"
+REVERSIBLE = "its blocks keep two streams that feed each other (reversible blocks); they are taken as one"
+MERGED = (
+    "matrices merge the stream with an earlier one of its own between blocks (long skips), which is left out"
 )
 LINK = 40  # operations between a sum and the next point: a norm written out has about ten
 
@@ -40,7 +42,8 @@ class Chain:
     proven: bool = False  # which axes of its stream are tokens and features
     outlet: Operation | None = None  # where the stream after its last sum is read
     reasons: list[str] = field(default_factory=list)  # why its branches cannot be read
-    remarks: list[str] = field(default_factory=list)  # why it is not described although they can
+    merging: set[int] = field(default_factory=set)  # matrices that make its stream from several points of it
+    remarks: list[str] = field(default_factory=list)  # what a description of it leaves out
 
     @property
     def blocks(self) -> list[list[int]]:
@@ -56,14 +59,20 @@ def chains(graph: Graph, sums: Sequence[ResidualSum]) -> list[Chain]:
     listed: list[Chain] = []
     for residual in sums:
         before, plain = link(graph, graph[residual.point], by_node)
+        merged = None if before is not None else _merged(graph, graph[residual.point], by_node)
+        before = merged if before is None else before
         chain = open_chains.pop(before, None) if before is not None else None
         if chain is None:
             chain = Chain([], [])
             listed.append(chain)
+        if merged is not None:
+            chain.merging.add(way_up(graph, graph[residual.point], by_node)[-1].index)
+            chain.remarks = [MERGED]
         chain.sums.append(residual)
         chain.plain.append(plain)
         open_chains[residual.node] = chain
     outer = _without_nested([chain for chain in listed if len(chain.sums) >= SHORTEST])
+    outer = _woven(graph, outer, by_node)
     for chain in outer:
         if any(_feed_each_other(chain, other) for other in outer if other is not chain):
             chain.reasons.append(TWO_STREAMS)
@@ -80,6 +89,50 @@ def _feed_each_other(chain: Chain, other: Chain) -> bool:
     return all(
         any(set(residual.inside) & {r.node for r in two.sums} for residual in one.sums) for one, two in pairs
     )
+
+
+def _woven(graph: Graph, listed: list[Chain], by_node: dict[int, ResidualSum]) -> list[Chain]:
+    """Two streams of which each reads the other's last sum, y = x + f(z), z = z + g(y), as one chain of f, g, f, g."""
+    for one in listed:
+        partners = [other for other in listed if other is not one and _feed_each_other(one, other)]
+        if len(partners) != 1:
+            continue
+        other = partners[0]
+        nodes = {r.node for r in (*one.sums, *other.sums)}
+        chain = Chain([], [], remarks=[REVERSIBLE])
+        pairs = [*zip(one.sums, one.plain, strict=True), *zip(other.sums, other.plain, strict=True)]
+        for residual, plain in sorted(pairs, key=lambda pair: pair[0].node):
+            if any(way_up(graph, graph[part.tip], by_node)[-1].index in nodes for part in residual.parts):
+                continue  # both streams together, at their end
+            source = max(nodes & {*residual.inside}, default=residual.source)
+            chain.sums.append(read_from(graph, residual, source, by_node))
+            chain.plain.append(plain or residual in (one.sums[0], other.sums[0]))
+        if not any(nodes & {*residual.inside} for residual in chain.sums):
+            return _woven(graph, [c for c in listed if c not in (one, other)] + [chain], by_node)
+    return sorted(listed, key=lambda chain: chain.sums[0].node)
+
+
+def _merged(graph: Graph, point: Node, sums: dict[int, ResidualSum]) -> int | None:
+    """The last sum before a matrix that makes the stream from it and an earlier point, as the long skips of a U do."""
+    node = way_up(graph, point, sums)[-1]
+    points = {residual.point for residual in sums.values()}
+    ends: set[int] = set()
+    visited: set[int] = set()
+    todo = list(node.parents) if node.weight else []
+    while todo and len(visited) < LINK:
+        index = todo.pop()
+        if index in visited:
+            continue
+        visited.add(index)
+        if index in sums or index in points:
+            ends.add(index)
+        elif graph[index].weight:
+            return None
+        else:
+            todo += graph[index].parents
+    same = len(ends) > 1 and not todo and all(graph[end].shape == node.shape for end in ends)
+    joined = same and max(ends) in sums and bool(graph.between(min(ends), max(ends)))
+    return max(ends) if joined else None
 
 
 def link(graph: Graph, point: Node, sums: dict[int, ResidualSum]) -> tuple[int | None, bool]:
@@ -288,6 +341,7 @@ def unaccounted(graph: Graph, chain: Chain, listed: Sequence[Chain]) -> list[str
         assert operands is not None
         branches |= graph.above(operands[1 - residual.skip_side], stream)
     children = [f"{module}." for module in chain.modules]
+    branches |= chain.merging
     names = [n.operation.module for n in graph.nodes if n.weight and n.index not in branches]
     return sorted({name for name in names if f"{name}.".startswith(tuple(children))})
 
@@ -350,17 +404,15 @@ def judge_cover(model: nn.Module, graph: Graph, chain: Chain, listed: Sequence[C
 
 
 def judge_single_blocks(model: nn.Module, graph: Graph, listed: Sequence[Chain]) -> None:
-    """Note of a chain of one block that others, which no chain covers, stand beside it in a list."""
+    """Note of a chain of one block that others, which no chain or another one covers, stand beside it in a list."""
     for path, ran in repeated_containers(model, graph):
-        covered = {child for chain in listed for child in covered_blocks(graph, chain, ran)}
-        for chain in listed:
-            own = covered_blocks(graph, chain, ran)
-            if (
-                len(own) == 1
-                and len(chain.sums) <= ONE_BLOCK
-                and chain.name != path
-                and len(covered) < len(ran)
-            ):
+        covered = [covered_blocks(graph, chain, ran) for chain in listed]
+        apart = (
+            len({child for own in covered for child in own}) < len(ran)
+            or max(map(len, covered), default=0) > 1
+        )
+        for chain, own in zip(listed, covered, strict=True):
+            if len(own) == 1 and len(chain.sums) <= ONE_BLOCK and apart:
                 chain.reasons.append(
                     f"it is one of the {len(ran)} blocks of {path}, which no residual sums join"
                 )

@@ -13,7 +13,7 @@ from typing import Any
 from edgewise.models.behavior.block_ends import NOTE
 from edgewise.models.behavior.record import BEYOND, POSITIONS, Block, Branch, Reading, Stack
 from edgewise.models.behavior.stacks import ACTS, CHOOSES, INNER, TWO_STREAMS
-from edgewise.models.behavior.visibility import CHOSEN, PREFIX
+from edgewise.models.behavior.visibility import CHOSEN
 
 NORMS = POSITIONS | {
     (True, False, True): "pre and post",
@@ -244,8 +244,8 @@ def _positions(branch: Branch, tokens: int | None) -> str | None:
         return None  # scores between features have the same shape, and turning features is no position
     if branch.positions is None or (branch.memory and not branch.positions):
         return None  # what comes from another stack may know the order
-    if branch.sees not in ("all", "causal", PREFIX) or not branch.softmaxes:
-        return None  # who exchanges places may not be seen, or has no score
+    if not branch.softmaxes:
+        return None  # no score to see them in
     if not set(branch.positions) <= set(IN_ATTENTION):
         return None
     return " and ".join(dict.fromkeys(IN_ATTENTION[name] for name in branch.positions)) or "none"

@@ -89,12 +89,18 @@ class _Description:
             **({"activation": self._activation(), "gated": self._gated()} if stack.mlps else {}),
             "norm": stack.norm,
             "norm_kind": stack.norm_kind or "layer",
+            "norm_slope": self._norm_slope(),
             "parallel": stack.parallel,
             "causal": stack.causal,
             "qk_norm": bool(stack.qk_norm),
             "window": stack.window,
             "embedding_norm": stack.start_norm,
         }
+
+    def _norm_slope(self) -> float:
+        """Inside a tanh or erf in the place of norms; one for all of them."""
+        slopes = [branch.norm_slope for branch in self.stack.branches if branch.norm_slope is not None]
+        return sum(slopes) / len(slopes) if slopes else 1.0
 
     def _activation(self) -> str:
         if self.stack.activation is not None:
@@ -412,7 +418,10 @@ def _functions(stack: Stack, activation_known: bool) -> Iterator[str]:
     if kind not in knobs.NORM_KINDS:
         yield f"the norms of {stack.name} are {kind}, which the theory does not have."
     if stack.mlps and name not in knobs.ACTIVATIONS and not (name is None and activation_known):
+        names = dict.fromkeys(branch.activation for branch in stack.main_mlps)
         what = "no formula fits its activation" if name is None else f"its activation is {name}"
+        if None not in names and len(names) > 1:
+            what = f"its blocks have different activations ({', '.join(map(str, names))}), and the theory has one"
         yield f"the MLP of {stack.name} cannot be described: {what}."
 
 

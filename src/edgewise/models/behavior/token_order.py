@@ -20,7 +20,7 @@ from edgewise.models.behavior.norms import exchanged
 from edgewise.models.behavior.record import Operation
 from edgewise.models.behavior.score_operands import HIDDEN, between_tokens, operands, tokens_of
 from edgewise.models.behavior.trace import INPUT
-from edgewise.models.behavior.visibility import sight
+from edgewise.models.behavior.visibility import PREFIX, sight
 from edgewise.models.behavior.weight_calls import Edits
 
 FLIP = -3.0
@@ -156,6 +156,10 @@ def _see_operands(site: Site, product: Operation, length: int) -> Callable[..., 
             "einsum",
         )  # a matrix product reads keys with their tokens last
         turns = [_turned(query, length), _turned(key, length, tokens_last=turned_over)]
+        if (
+            query.dim() == 4 and length and length not in query.shape[1:]
+        ):  # tokens in chunks (entries, chunks, tokens, width)
+            turns = [_turned(query.flatten(1, 2)[:, :length], length)]
         if None not in turns:
             site.traits.rotary = next((t for t in ("rotary", "query or key", "scaled") if t in turns), "")
 
@@ -274,6 +278,9 @@ def positions_of(site: Site) -> tuple[str, ...] | None:
         names.append("bias")
     if names:
         return tuple(names)
+    if traits.sight is None or traits.sight.sees not in ("all", "causal", PREFIX):
+        # What is exchanged may be hidden by the mask: queries, keys and scores of equal tokens tell.
+        return () if traits.rotary == "" and traits.bias == "" else None
     if traits.order is None or math.isnan(traits.order):
         return None
     return ("unknown",) if traits.order > ORDER else ()

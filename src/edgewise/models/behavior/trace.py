@@ -19,6 +19,7 @@ from edgewise.errors import BadInput
 from edgewise.interrupts import check
 from edgewise.models.behavior.graph import (
     ADD,
+    CUTTING,
     DIVIDE,
     FUSED,
     LIKE_NOTHING,
@@ -56,6 +57,8 @@ SUMS = ADD | SUBTRACT
 PRODUCT = ".product"  # after the name of a call: the product inside it, which is added to something
 SCORING = frozenset((*FUSED, MULTIHEAD))
 INPUT = "input"
+JOINING = ("cat", "concat", "concatenate")
+COPYING = ("expand", "repeat", "tile", "broadcast_to")
 QUANTIZED = "quantized"  # a module whose weights are integers
 KEEPING = ("requires_grad_", "detach_", "share_memory_", "rename_")  # the numbers
 AUGMENTED: dict[str, Callable[..., Any]] = {  # as x += y arrives
@@ -176,8 +179,24 @@ class Tracer(TorchFunctionMode):
         elif name in LIKE_OTHER:
             parents = [node for node in [self.node(args[0])] if node is not None]
         if not parents:
-            return self._precision.run(func, name, args, kwargs)
+            output = self._precision.run(func, name, args, kwargs)
+            return self._latents(name, args, output) if name in COPYING else output
         return self._call(func, name, args, kwargs, flat, parents)
+
+    def _latents(self, name: str, args: Any, output: Any) -> Any:
+        """Rows of a parameter that are copied for every entry of a batch start a stream (a Perceiver's)."""
+        given = args[0] if args else None
+        if not isinstance(given, Tensor) or not isinstance(output, Tensor) or not given.requires_grad:
+            return output
+        copied = output.dim() == 3 and given.dim() > 1 and output.shape[-2:] == given.shape[-2:]
+        if not copied or output.shape[-2] < 2 or output.numel() == given.numel():
+            return output
+        node = self._new(name, [], output)
+        self._mark(output, node)
+        if node.operation in self.edits.results:
+            value = self.edits.results[node.operation](output)
+            return output if value is output else self._replace(output, value, node, [])
+        return output
 
     def _refuse_writing(self, function: str, value: Any) -> None:
         """Before a model changes its own parameters, which a reading could not put back."""
@@ -211,7 +230,7 @@ class Tracer(TorchFunctionMode):
         if weight is not None and self._plain:
             self.graph.constants[operation] = weight.constants(flat)
             fixed = [place for place, value in enumerate(flat) if self.node(value) is None]
-            if name == "einsum" and len(flat) == 2 and len(fixed) == 1:
+            if name == "einsum" and len(fixed) == 1:
                 self.graph.equations[operation] = str(args[0]), fixed[0]
         if name in SCORING:
             *both, third = ([self.node(value) for value in (*args, *kwargs.values())[:3]] + [None] * 3)[:3]
@@ -249,14 +268,24 @@ class Tracer(TorchFunctionMode):
         versions: list[tuple[Tensor, int]],
     ) -> Any:
         if not isinstance(output, Tensor):
+            whole, replaced = self._joined_parts(name, args, output), dict[int, Tensor]()
             for place, tensor in enumerate(tensors(output)):
-                if self._signal(tensor, parents):
+                if whole:  # what was joined is taken apart again
+                    part = self._new(name, [whole[place]], tensor)
+                    part.scale = 1.0
+                    self._mark(tensor, part)
+                    replaced |= self._edited(place, tensor, part)
+                elif self._signal(tensor, parents):
                     key = operation if place == 0 else self._name(name)
                     own = (
                         weight and place == 0
                     )  # of attention, its weights are handed out beside what it gives
-                    self._mark(tensor, self._new(name, parents, tensor, key, weight=own))
-            return output
+                    node = self._new(name, parents, tensor, key, weight=own)
+                    self._mark(tensor, node)
+                    replaced |= self._edited(place, tensor, node) if name in CUTTING else {}
+            return (
+                type(output)(replaced.get(i, part) for i, part in enumerate(output)) if replaced else output
+            )
         if any(output is tensor and tensor._version == version for tensor, version in versions):
             return output  # x.float() of a float tensor is x itself
         if not self._signal(output, parents):
@@ -269,12 +298,33 @@ class Tracer(TorchFunctionMode):
         self._mark(output, node)
         if name == "stack":
             self._keep_stack(node, args)
+        elif name in JOINING and args and isinstance(args[0], (list, tuple)):
+            parts = [self.node(value) for value in args[0]]
+            if None not in parts:
+                self.graph.joined[node.index] = tuple(part.index for part in parts if part is not None)
         if terms:
             self._sum(node, terms)
         if operation in self.edits.results:
             value = self.edits.results[operation](output)
             return output if value is output else self._replace(output, value, node, versions)
         return output
+
+    def _joined_parts(self, name: str, args: Any, output: Any) -> list[Node]:
+        """The tensors that were concatenated, if a call cuts them out again as they were."""
+        whole = self.node(args[0]) if name in CUTTING and args else None
+        parts = self.graph.joined.get(whole.index, ()) if whole is not None else ()
+        cut = list(tensors(output))
+        same = len(parts) == len(cut) > 1 and all(
+            self.graph[part].shape == tuple(value.shape) for part, value in zip(parts, cut, strict=True)
+        )
+        return [self.graph[part] for part in parts] if same else []
+
+    def _edited(self, place: int, part: Tensor, node: Node) -> dict[int, Tensor]:
+        """One of several parts, if it is edited."""
+        if node.operation not in self.edits.results:
+            return {}
+        value = self.edits.results[node.operation](part)
+        return {} if value is part else {place: self._replace(part, value, node, [])}
 
     def _replace(
         self, output: Tensor, value: Tensor, node: Node, versions: list[tuple[Tensor, int]]
