@@ -60,8 +60,10 @@ FOREIGN = 10  # steps of optimizers that hold nothing of the model, after which 
 START_ROWS = 3  # batches that the facts about the start are asked on
 START_STEPS, START_SECONDS = 25, 1.5  # what asking them costs, in steps of the training; and may, in seconds
 CURRICULUM = "the data changed"  # and are still known better than by an untrained network
-# of the mean of so many first losses: one that does not fall below has learned nothing
-FLAT, OPENING = (0.98, 10)
+FLAT = 0.98  # of the mean of the first losses: one that does not fall below has learned nothing
+RECOVERED = (
+    0.95  # of the loss of knowing nothing: below it a run that was thrown off at first may still learn
+)
 SHORTEST = 100  # steps of a run of which that is said at its end
 WELL = 0.8  # of the first loss: below it the network has learned at its rate
 CLIPPED = 0.95  # of the gradient that arrived is used: it was made smaller
@@ -364,13 +366,14 @@ class Examination:
         evidence = self.evidence()
         if (new := self._new_data(alarm, evidence)) is not None:
             return new
-        answer = trials.of_symptom(alarm.kind, evidence)
-        if alarm.kind in STATES and not answer.cause and not self._gone(alarm):
+        answer, losses = trials.of_symptom(alarm.kind, evidence), self.history.losses
+        recovers = answer.tried and alarm.step < LOOKS[0] and losses.level() < RECOVERED * evidence.least
+        if alarm.kind in STATES and (not answer.cause or recovers) and not self._gone(alarm):
             known = trials.label_information(evidence)
-            if alarm.step < PLATEAU or (known is not None and known > trials.INFORMED):
+            if recovers or alarm.step < PLATEAU or (known is not None and known > trials.INFORMED):
                 return None
-        young = alarm.kind is AlarmKind.LOGIT_GROWTH and len(self.history.losses) < LONG
-        if (young or alarm.kind in MOVEMENTS) and answer.ruled_out and not self.history.losses.risen():
+        young = alarm.kind is AlarmKind.LOGIT_GROWTH and len(losses) < LONG
+        if (young or alarm.kind in MOVEMENTS) and answer.ruled_out and not losses.risen():
             return None  # the steps were tried, and improve the network
         ruled_out = (*alarm.ruled_out, *answer.ruled_out)
         return replace(

@@ -66,6 +66,7 @@ class Answer:
     advice: str = ""
     could_be: tuple[str, ...] = ()
     ruled_out: tuple[str, ...] = ()
+    tried: bool = False  # the cause is a rate that was tried
 
 
 def of_symptom(kind: AlarmKind, e: Evidence) -> Answer:
@@ -94,7 +95,7 @@ def of_symptom(kind: AlarmKind, e: Evidence) -> Answer:
         if verdict in ("rate", "slow") and verdict in rivals:
             words = "high" if verdict == "rate" else "low"
             way = LOWER if verdict == "rate" else "Raise the rate tenfold."
-            return Answer(f"the learning rate is too {words}: {sentence}", way)
+            return Answer(f"the learning rate is too {words}: {sentence}", way, tried=True)
         if verdict == "neither":
             rivals.pop("rate", None)
             rivals.pop("slow", None)
