@@ -76,6 +76,7 @@ def _hint(series: int, rows: int) -> float:
 
 
 LOUDER = math.log(1.2)  # of the loss, against its recent median
+STRANGE = math.log(10.0)  # of what enters the first block: only the batch can do that in one step
 TOGETHER = 5.0  # times their scatter, by which loss and gradient jump at once and the loss doubles
 PASSING = 10  # steps in which a jump of the loss that came between two rows is looked for
 PASSED = 10.0  # times the scatter of the loss, where the row of a bad batch is missing
@@ -90,7 +91,11 @@ def strange_input(history: History) -> Detection | None:
     if not len(loss) or not len(norm) or not abs(history.jump[norm[0]]) > JUMP:
         return None
     change = abs(_rise(history, int(norm[0])))
-    if not (change > -HALVED and _rise(history, int(loss[0])) > LOUDER and history.jump[loss[0]] > TOGETHER):
+    if not (change > -HALVED and _rise(history, int(loss[0])) > LOUDER):
+        return None
+    if not (
+        change > STRANGE or history.jump[loss[0]] > TOGETHER
+    ):  # a network that is thrown about does so too
         return None
     return Detection(
         AlarmKind.BAD_BATCH,
