@@ -67,7 +67,7 @@ word_labels_without_cls_offset: cost 4.8
     at: labels data loss
     words: label shift | label align | label offset | label earlier | label later | label position | label next
         | target shift | target align | label special | label cls | label sep
-ctc_blank_is_a_letter: cost nan
+ctc_blank_is_a_letter: cost 0.089
     at: loss labels data
     words: blank
 ctc_lengths_of_another_front: cost 7.6
@@ -80,7 +80,7 @@ mel_and_time_transposed: cost 2.1
     words: transpos | time axis | axes swap | swapped axes | channel time | frames channels | every frame reach
         | all frames
     also: order
-spec_augment_covers_the_clip: cost nan
+spec_augment_covers_the_clip: cost 2.3
     at: data loss model front
     words: input constant | input zero | inputs constant | inputs zero | input same | input identical | not
         depend input | input no influence | input not reach | input no effect | inputs ignored | input ignored |
@@ -131,7 +131,7 @@ class_axis_is_time: cost 2.6
         positions | time axis | wrong axis | wrong dim | positions classes
     also: future | later | label shift | label align | label offset | label earlier | label later | label
         position | label next | target shift | target align
-nll_of_probabilities: cost nan
+nll_of_probabilities: cost 1.5
     at: loss
     words: log_softmax | log prob | log-prob | nll | unbounded | no lower bound | not bounded | bounded below |
         without bound | negative loss | loss negative | loss below zero | loss below 0 | logarithm | loss
@@ -173,7 +173,7 @@ cosine_targets_zero_one: cost 0.38
     words: target -1 | label -1 | target 0 | label 0 | example ignored | examples ignored | negatives | pairs
         ignored | collaps | example no gradient | rows no gradient | half example | examples reach
     also: no gradient
-second_task_overwrites_first: cost nan
+second_task_overwrites_first: cost 1.4
     at: tag_head
     words: no gradient | without gradient | never gradient | not gradient | gradient reach | gradient zero |
         zero gradient | unused | not used | never used | no effect | no influence | not train | never updat
@@ -247,7 +247,7 @@ codes_without_straight_through: cost 0.88
     words: no gradient | without gradient | never gradient | not gradient | gradient reach | gradient zero |
         zero gradient | unused | not used | never used | no effect | no influence | straight-through | gradient
         cut | detach
-pooling_softmax_over_the_batch: cost nan
+pooling_softmax_over_the_batch: cost -0.023
     at: score model data body loss
     words: other example | another example | across example | between example | mix example | across batch |
         other rows | other row | example leak | batch axis | examples reach | rows reach | batch dimension |
@@ -286,7 +286,7 @@ dropout_on_the_logits: cost 0.27
     words: dropout logit | dropout output | dropout readout | dropout head | logits zero | logit zero | random
         logits | dropout after | dropout last
     also: dropout | random | repeat
-router_softmax_over_time: cost nan
+router_softmax_over_time: cost 0.68
     at: blocks model data labels
     words: future | later reach | causal | softmax time | softmax token | weights sum | gates sum | later
         influence | following words | sees later | across tokens | over tokens
