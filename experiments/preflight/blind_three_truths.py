@@ -308,7 +308,7 @@ std_given_as_mean: cost 1.4
     words: weights large | std | spread | init large | weight scale | variance | initial scale | initialization
         | normal_
     also: loss | logit | gradient | attention | softmax | saturat
-normal_init_hits_the_norms: cost nan
+normal_init_hits_the_norms: cost 1.1
     at: norm layers
     words: gain | norm weight | norms near | norm zero | norm initial | norm random | norm small
     also: gradient small | logit small | signal
