@@ -296,7 +296,8 @@ ROOMS = {
     "nets": Room(2, 758, 0.50, 0.04, 0),
     "nouns": Room(6, 1534, 0.60, 0.02, 0),
     "optim": Room(6, 1273, 0.69, 0.07, 0),
-    "preflight": Room(22, 6750, 0.74, 0.35, 8),
+    # 24: norms and what a pass keeps left two files of 500 lines; six facts more (state between calls, averages, ...).
+    "preflight": Room(24, 7320, 0.77, 0.35, 8),
     "present": Room(15, 4082, 0.48, 0.03, 0),
     "probe": Room(9, 2625, 0.82, 0.10, 0),
     "rehearsal": Room(8, 2210, 0.60, 0.08, 0),
@@ -307,9 +308,9 @@ ROOMS = {
     "theory": Room(21, 5245, 0.52, 0.03, 0),
 }
 WHOLE = {  # in brackets the goal
-    "modules": 245,  # (250, and what preflight needs)
-    "lines": 69200,  # (49,000; 300 for doctor --selftest, 200 for facts of watch, 450 for what the reader reads)
-    "one importer": 53,  # (40); figures through depth, apart from the JSON documents
+    "modules": 248,  # (250, and what preflight needs)
+    "lines": 69750,  # (49,000; 300 for doctor, 200 for facts of watch, 450 for the reader, 550 for facts of check)
+    "one importer": 54,  # (40); what a pass of check keeps; figures through depth, apart from the JSON documents
     "class names in several files": 0,  # (0)
     "file stems several times": 5,  # (6)
     "private used once, per cent": 63,  # (50)

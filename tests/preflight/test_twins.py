@@ -6,9 +6,12 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+import torch
 
+import edgewise
+from edgewise.errors import BadInput
 from edgewise.preflight.catalog import FACTS
-from experiments.preflight import development, development_two, facts, healthy
+from experiments.preflight import development, development_three, development_two, facts, healthy
 from experiments.preflight.networks import NETWORKS, setup
 from experiments.preflight.run import checked, score
 
@@ -49,6 +52,40 @@ def test_what_is_unusual_and_healthy_is_not_called_wrong(name: str) -> None:
 def test_a_twin_is_ready(name: str, make: Callable[[], dict[str, Any]]) -> None:
     report = checked(make())
     assert report.ok, f"{name}: {report}"
+
+
+QUICK = "average_swapped stale_cache mean_over_padding target_column zero_grad_in_parts batch_norm_frozen"
+SILENT = "view_for_permute double_scale old_moments prefix_not_loaded rows_of_other_vocabulary"  # no fact sees them
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=() if name in QUICK.split() else pytest.mark.slow)
+        for case in vars(development_three)
+        if (name := case.removeprefix("case_")) != case and name not in SILENT.split()
+    ],
+)
+def test_a_mistake_around_the_loop_is_named_and_its_twin_is_ready(name: str) -> None:
+    case = getattr(development_three, f"case_{name}")
+    made = case(True)
+    report = checked(made)
+    assert score(report, made["truth"]) == {"mark": "named", "wrong": []}, report
+    assert (twin := checked(case(False))).ok, twin
+
+
+@pytest.mark.parametrize(
+    "given, words",
+    [
+        ({"optimizer": torch.optim.AdamW}, "optimizer must be an optimizer"),
+        ({"loss": 3.0}, "loss must be a function"),
+        ({"step": 3}, "step must be a function"),
+        ({"also": [1]}, "also must hold objects"),
+    ],
+)
+def test_what_cannot_be_used_is_rejected_by_name(given: dict[str, Any], words: str) -> None:
+    with pytest.raises(BadInput, match=words):
+        edgewise.check(torch.nn.Linear(2, 2), torch.zeros(2, 2), **given)
 
 
 def test_the_page_has_the_table_of_the_catalog() -> None:

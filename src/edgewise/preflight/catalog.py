@@ -93,8 +93,10 @@ def fact(name: str, *, needs: str, cost: str = "") -> Callable[[Check], Check]:
         text = " ".join((function.__doc__ or "").split())
         rest, _, cannot = text.partition(" Cannot decide: ")
         compares, _, threshold = rest.partition(" Threshold: ")
-        row = (compares.removeprefix("Compare "), threshold, cost or NEEDS[needs], cannot)
-        FACTS[name] = Fact(name, needs, *(part.removesuffix(".") for part in row), function)
+        compares, threshold, cannot = (
+            part.removesuffix(".") for part in (compares.removeprefix("Compare "), threshold, cannot)
+        )
+        FACTS[name] = Fact(name, needs, compares, threshold, cost or NEEDS[needs], cannot, function)
         return function
 
     return register
@@ -160,6 +162,7 @@ recipe: initialization, unlike siblings, first loss
 silent norm: GRADIENTS, equal heads, router, constant output, norm eps, collapse, layers not run, unlike
   siblings, initialization, skip
 empty attention row: loss not finite, gradient not finite, attention rows, loss rises, past not seen
+half precision: rounded away, nothing moves, loss rises, eps, gradient not finite, update ratio, dead
 rate scale: MOTION, groups, decay, constant output, collapse
 gradient at the step: MOTION, dead, no gradient, constant output
 rate zero: nothing moves, dead, update ratio
@@ -172,13 +175,13 @@ momentum: update ratio, loss rises, eps
 groups: update ratio, loss rises
 eps: update ratio, nothing moves
 update ratio: loss rises, nothing moves, constant output
-half precision: rounded away, nothing moves, loss rises, eps, gradient not finite, update ratio
 rounded away: update ratio, nothing moves, eps
 weak mask: leak, attention rows
 softmax axis: leak, attention rows, past not seen, samples mixed, own token not seen
 scores of tokens: samples mixed, leak, past not seen, own token not seen
 attention rows: leak
-norm axis: leak, samples mixed
+norm axis: leak, samples mixed, first loss, bounded outputs
+state between calls: leak, samples mixed
 samples mixed: leak, own token not seen
 leak: samples mixed, padding is seen, own token not seen, order not seen, tokens see others
 label offset: own token not seen, first loss, padding in the loss, leak, loss and cross-entropy
@@ -206,6 +209,8 @@ sharp attention: gradient through depth, collapse
 dropout: loss rises, gradient at the step
 mode: dropout
 padding is seen: empty attention row
+end not learned: padding in the loss
+average: update undone
 """
 
 

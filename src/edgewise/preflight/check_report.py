@@ -185,7 +185,9 @@ def _summary(report: CheckReport, width: int) -> Iterator[Line]:
     if "first loss" in facts:
         chance = f", guessing gives {facts['chance']:.2f}" if "chance" in facts else ""
         after = (
-            f"; {facts['loss after']:.2f} after {facts.get('steps', 0)} steps" if facts.get("steps") else ""
+            f"; {facts['loss after']:.2f} after {facts.get('steps', 0)} steps"
+            if "loss after" in facts
+            else ""
         )
         yield Line(f"  loss      {facts['first loss']:.2f} at the start{chance}{after}")
     if facts.get("label offset") is not None:

@@ -10,8 +10,9 @@ from torch import Tensor, nn
 
 from edgewise.preflight.catalog import CheckFinding, NotAsked, error, fact, note, warning
 from edgewise.preflight.evidence import Alignment, TrainingEvidence, agreement, median, rms
+from edgewise.preflight.fingerprint import tensors_in
 from edgewise.preflight.loss_facts import CLASSES
-from edgewise.preflight.observer import LossCall, tensors_in
+from edgewise.preflight.observer import LossCall
 
 
 def _batches(evidence: TrainingEvidence) -> list[Any]:
@@ -143,10 +144,18 @@ def _checksum(tensor: Tensor) -> tuple[float, float]:
 def same_samples(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
     """Compare the samples within the first batches.
 
-    Threshold: all of at least 4 are equal in the largest input.
+    Threshold: all of at least 4 are equal in the largest input; a warning if none is there only once.
+    Cannot decide: samples that are repeated on purpose, for other random numbers.
     """
     equal = 0
     batches = _batches(evidence)[:3]
+    if all(_each_twice(batch) for batch in batches):
+        yield warning(
+            "data",
+            "Every sample of a batch is in it at least twice: the batch is smaller than it seems.",
+            f"in the first {len(batches)} batches, no sample is there only once",
+            "do all workers read the same shard, or does the sampler repeat its indices?",
+        )
     for batch in batches:
         tensor = max(_inputs(batch), key=lambda t: t.numel(), default=None)
         if tensor is None or tensor.dim() < 2 or tensor.shape[0] < 4 or tensor[0].numel() < 4:
@@ -159,6 +168,17 @@ def same_samples(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
             f"in the first {equal} batches",
             "check the dataset's index and the collate function",
         )
+
+
+def _each_twice(batch: Any) -> bool:
+    """Whether every sample, with all that belongs to it, has a copy in its batch, and not all are equal."""
+    tensors = [t for t in _inputs(batch) if t.dim()]
+    size = tensors[0].shape[0] if tensors else 0
+    if size < 4 or any(t.shape[0] != size for t in tensors) or max(t[0].numel() for t in tensors) < 4:
+        return False
+    rows = torch.cat([t.reshape(size, -1)[:, : 1 << 12].double() for t in tensors], 1)
+    counts = rows.unique(dim=0, return_counts=True)[1]
+    return bool((counts > 1).all()) and len(counts) > 1
 
 
 @fact("inputs changed in place", needs="loss")
@@ -188,6 +208,14 @@ def labels(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
     graph.
     Cannot decide: labels that are shuffled or wrong in meaning.
     """
+    for shapes in evidence.seen().broadcasts[:1]:
+        yield error(
+            ["labels", "loss"],
+            "Outputs and labels have different shapes, and are broadcast against each other.",
+            f"shapes {shapes[0]} and {shapes[1]} are subtracted: every output meets every label",
+            "squeeze or unsqueeze one of them so that both have one shape",
+        )
+        return
     call = evidence.loss_call()
     outputs, targets = call.outputs, call.labels
     if call.labels_differentiable:
@@ -234,8 +262,24 @@ def labels(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
             f"the labels are constant: all {scored.numel()} scored ones are {int(scored[0])}",
             "check which tensor the labels come from, and whether the data are shuffled",
         )
+    elif evidence.alignment is not None:
+        yield from _unlabeled(evidence.alignment)
     elif scored.numel() < 0.02 * y.numel() and scored.numel() < 4:
         yield note("labels", "Almost every label is ignored.", f"{scored.numel()} of {y.numel()} are scored")
+
+
+def _unlabeled(alignment: Alignment) -> Iterator[CheckFinding]:
+    """Sequences without a label that is scored."""
+    kept = alignment.kept
+    empty = int((~kept.any(1)).sum())
+    if kept.shape[1] >= 8 and empty > 0.6 * len(kept) and empty >= 3:
+        yield warning(
+            ["labels", "data"],
+            "Most samples have no label that is scored: they teach nothing.",
+            f"{empty} of {len(kept)} samples have ignored labels only",
+            "are the answers truncated away? cut long prompts from the left, or leave such samples out",
+            empty=empty,
+        )
 
 
 def _probabilities(call: LossCall) -> Iterator[CheckFinding]:
@@ -403,7 +447,18 @@ def padding_in_the_loss(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
         first = ids.shape[1] - length + 1 - alignment.offset  # the first end token may be learned
         counted += int(kept[b, max(0, first) :].sum())
     share = counted / max(1, int(kept.sum()))
-    if share > 0.15:
+    inside = torch.cat([row[: row.numel() - length] for row, length in zip(ids, lengths, strict=True)])
+    everywhere = float((inside == token).float().mean()) if inside.numel() else 0.0
+    if share > 0.15 and everywhere > 0.3:
+        yield warning(
+            ["data", "labels"],
+            "One token is most of the text: ids of another vocabulary, cut to the size of this table?",
+            f"token {token} is {everywhere:.0%} of the text, not only at the ends of rows",
+            "use the tokenizer of this model; enlarge the table for more tokens",
+            token=token,
+            share=everywhere,
+        )
+    elif share > 0.15:
         yield warning(
             ["labels", "loss"],
             "Padding is scored: the network learns to predict it.",

@@ -22,6 +22,7 @@ from edgewise.preflight import (  # noqa: F401  imported for their facts
     loop_facts,
     loss_facts,
     motion_facts,
+    norm_facts,
     optimizer_facts,
     padding_facts,
     softmax_facts,
@@ -74,9 +75,19 @@ def check(
     began = time.perf_counter()
     _validate(model, steps, only)
     also = list(also)
+    _validate_training(batches, loss, optimizer, step, also)
     inner = unwrap(model)
     evidence = TrainingEvidence(inner, optimizer, loss=loss, step=step)
     evidence.known = _known(optimizer, also)
+    evidence.data["also"] = [o for o in also if o is not model]
+    evidence.data["optimizers"] = [o for o in [optimizer, *also] if hasattr(o, "param_groups")]
+    evidence.data["schedulers"] = list({id(s): s for s in [*also, *schedulers_of(optimizer)]}.values())
+    evidence.data["scheduled"] = {
+        id(s): (list(getattr(s, "_last_lr", ())), s.last_epoch)
+        for s in evidence.data["schedulers"]
+        if isinstance(s, torch.optim.lr_scheduler.LRScheduler)
+    }
+    evidence.data["optimizer steps"] = _steps_made(optimizer)
     evidence.data["also parameters"] = {
         id(p) for o in also if isinstance(o, nn.Module) for p in o.parameters()
     }
@@ -124,6 +135,42 @@ def _validate(model: Any, steps: int, only: str | None) -> None:
         raise BadInput(f"steps must be a whole number from 1 to 20, got {steps!r}.")
     if only not in (None, "tensors"):
         raise BadInput(f'only must be "tensors" or None, got {only!r}.')
+
+
+def _validate_training(batches: Any, loss: Any, optimizer: Any, step: Any, also: list[Any]) -> None:
+    """Name what has another type than check can use."""
+    for name, value, example in (
+        ("loss", loss, "loss(model, batch) that returns a scalar"),
+        ("step", step, "step(model, optimizer, batch, k) that makes one step"),
+    ):
+        if value is not None and not callable(value):
+            raise BadInput(f"{name} must be a function {example}, got {type(value).__name__}.")
+    if optimizer is not None and not (hasattr(optimizer, "param_groups") and hasattr(optimizer, "step")):
+        hint = " Call it first: give what it returns." if callable(optimizer) else ""
+        raise BadInput(
+            f"optimizer must be an optimizer with param_groups and step, such as torch.optim.AdamW, got "
+            f"{type(optimizer).__name__}.{hint}"
+        )
+    if step is not None and (optimizer is None or batches is None):
+        raise BadInput(
+            "step needs batches and an optimizer: give check(model, batches, loss, optimizer, step=step)."
+        )
+    strange = [type(o).__name__ for o in also if not hasattr(o, "state_dict") and not hasattr(o, "__dict__")]
+    if strange:
+        raise BadInput(
+            f"also must hold objects with a state (networks, schedulers, scalers, averages), got {strange[0]}."
+        )
+
+
+def _steps_made(optimizer: Any) -> int:
+    """How many steps the state of an optimizer has seen."""
+    states = getattr(optimizer, "state", {})
+    made = (
+        [s["step"] for s in states.values() if isinstance(s, dict) and "step" in s]
+        if hasattr(states, "values")
+        else []
+    )
+    return max((int(k) for k in made), default=0)
 
 
 def _known(optimizer: Any, also: list[Any]) -> set[int]:

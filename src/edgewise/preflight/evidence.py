@@ -14,7 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from edgewise.preflight.catalog import NotAsked, Undecided
-from edgewise.preflight.observer import LossCall, ModuleCall, Observation, clean
+from edgewise.preflight.fingerprint import clean
+from edgewise.preflight.observer import LossCall, ModuleCall, Observation
 
 SAMPLE = 65_536  # entries of a tensor that facts about steps look at
 LIGHT = 1.15  # a largest singular value beyond this many times that of an independent draw: trained
@@ -77,6 +78,7 @@ class TrainingEvidence:
     steps: list[StepRecord] = field(default_factory=list)
     base: Observation | None = None  # on the weights after the steps, as are the following
     changed: Observation | None = None
+    again: Observation | None = None  # as `base`, if it came out otherwise
     evaluated: Observation | None = None
     loud: Observation | None = None
     reach: Tensor | None = None  # (samples, tokens): gradient of one output row per sample at each token
@@ -250,6 +252,13 @@ class TrainingEvidence:
             raise NotAsked(f"the loss is {call.name}")
         return call
 
+    def after_base(self) -> Observation:
+        """The pass as it is, on the weights after the steps."""
+        self.seen()
+        if self.base is None or self.base.error is not None:
+            raise Undecided(self.problems[0] if self.problems else "the pass after the steps was not run")
+        return self.base
+
     def after_steps(self) -> tuple[Observation, Observation]:
         """The pass as it is and the pass with changed tokens."""
         self.seen()
@@ -293,6 +302,12 @@ class TrainingEvidence:
         return best
 
 
+def flat(gradients: dict[str, Sample | None]) -> Tensor:
+    """All sampled entries in one vector."""
+    parts = [s.entries.float() for s in gradients.values() if s is not None]
+    return torch.cat(parts) if parts else torch.zeros(1)
+
+
 def token_lookups(observation: Observation) -> Iterator[Any]:
     """Lookups of two-dimensional ids that are not positions."""
     for lookup in observation.lookups:
@@ -316,7 +331,10 @@ def rows_of(call: LossCall) -> tuple[Tensor, Tensor, Tensor, int] | None:
     labels = labels.reshape(-1)
     if labels.numel() != logits.shape[0]:
         return None
-    return logits, labels, labels != int(call.options.get("ignore_index", -100)), logits.shape[-1]
+    kept = labels != int(call.options.get("ignore_index", -100))
+    if call.scored is not None and call.scored.shape == kept.shape and bool((kept & call.scored).any()):
+        kept = kept & call.scored
+    return logits, labels, kept, logits.shape[-1]
 
 
 def shift_of(ids: Tensor, labels: Tensor, kept: Tensor) -> int | None:
@@ -384,6 +402,12 @@ def rms(tensor: Tensor) -> float:
 def median(values: list[float]) -> float:
     ordered = sorted(values)
     return ordered[len(ordered) // 2] if ordered else 0.0
+
+
+def tolerance(values: Tensor) -> float:
+    """Differences below this are rounding."""
+    eps = 1e-5 if values.dtype in (torch.float32, torch.float64) else 4 * torch.finfo(values.dtype).eps
+    return eps * max(rms(values), 1e-12)
 
 
 @torch.no_grad()

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from edgewise.preflight.catalog import CheckFinding, NotAsked, Undecided, error, fact, finding, warning
-from edgewise.preflight.evidence import TrainingEvidence, parent, rms, rows_of, token_lookups
+from edgewise.preflight.evidence import TrainingEvidence, parent, rows_of, token_lookups, tolerance
 from edgewise.preflight.passes import outputs_of
 
 BATCH_NORMS = (nn.modules.batchnorm._BatchNorm,)
@@ -74,12 +74,6 @@ class Influence:
         return bool(region.abs().max() > tolerance(a)) if region.numel() else False
 
 
-def tolerance(values: Tensor) -> float:
-    """Differences below this are rounding."""
-    eps = 1e-5 if values.dtype in (torch.float32, torch.float64) else 4 * torch.finfo(values.dtype).eps
-    return eps * max(rms(values), 1e-12)
-
-
 def influence(evidence: TrainingEvidence) -> Influence:
     """The influence of this evidence, computed once."""
     if "influence" not in evidence.data:
@@ -127,6 +121,37 @@ def _last_moved(evidence: TrainingEvidence) -> str:
         ):
             return a.name
     return ""
+
+
+@fact("state between calls", needs="changed")
+def state_between_calls(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
+    """Compare two passes on the same batch, weights and random numbers.
+
+    Threshold: they differ by more than rounding, and no buffer of the model explains it.
+    Cannot decide: recurrent networks that carry their state on purpose: a note, as with buffers.
+    """
+    evidence.after_base()
+    if evidence.again is None or evidence.base is None:
+        return
+    before, after = evidence.base.calls, evidence.again.calls
+    pairs = [(a, b) for a, b in zip(before, after, strict=False) if a.name == b.name]
+    place = next((a.name for a, b in pairs if _same(a.before, b.before) and not _same(a.after, b.after)), "")
+    meant = any(isinstance(m, nn.RNNBase) for m in evidence.model.modules()) or evidence.data.get(
+        "buffers move"
+    )
+    yield finding(
+        "note" if meant else "warning",
+        place or "model",
+        "The outputs depend on earlier calls: a layer keeps state from one batch to the next.",
+        "two passes with the same batch, weights and random numbers give different outputs",
+        "is a cache of keys and values, or a hidden state, kept over calls? Clear it before every batch",
+    )
+
+
+def _same(a: Tensor | None, b: Tensor | None) -> bool:
+    return (
+        a is not None and b is not None and a.shape == b.shape and bool(((a - b).abs() <= tolerance(a)).all())
+    )
 
 
 @fact("leak", needs="changed")

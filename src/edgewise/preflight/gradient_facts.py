@@ -51,13 +51,15 @@ def no_gradient(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
             "is the loss computed from the model's outputs?",
         )
         return
-    idle = [n for n in none if parent(n) not in called]
+    idle = [
+        n for n in none if parent(n) not in called or re.search(r"(^|\.)pooler\.", n)
+    ]  # run, and often not used
     empty = {c.name for c in seen.calls if 0 in c.shape}  # such as a window that is longer than the batch
     lost = [
         n
         for n in none
-        if parent(n) in called
-        and _own_work(evidence, n)
+        if n not in idle
+        and (_own_work(evidence, n) or id(trainable[n]) in seen.used)
         and not any(n.startswith(e + ".") for e in empty if e)
     ]
     if lost:

@@ -4,24 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from edgewise.preflight.catalog import CheckFinding, NotAsked, Undecided, error, fact, finding, note, warning
-from edgewise.preflight.evidence import Sample, StepRecord, TrainingEvidence, median
+from edgewise.preflight.evidence import Sample, StepRecord, TrainingEvidence, flat, median
 
 
 def _records(evidence: TrainingEvidence) -> list[StepRecord]:
     if evidence.step is None:
         raise NotAsked("no step was given")
     return evidence.taken()
-
-
-def flat(gradients: dict[str, Sample | None]) -> Tensor:
-    """All sampled entries in one vector."""
-    parts = [s.entries.float() for s in gradients.values() if s is not None]
-    return torch.cat(parts) if parts else torch.zeros(1)
 
 
 def _same(one: dict[str, Sample | None], other: dict[str, Sample | None]) -> tuple[Tensor, Tensor] | None:
@@ -56,7 +52,7 @@ def order_of_the_step(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
     if "wiped" in joined:
         yield error(
             "step",
-            "Gradients are thrown away: zero_grad wipes what earlier calls accumulated before any step uses it.",
+            "Gradients are thrown away: zero_grad wipes what was accumulated before any step uses it.",
             " | ".join(" → ".join(e for e in events if e != "wiped") for events in every),
             "call zero_grad after optimizer.step only, not for every micro-batch",
         )
@@ -234,6 +230,8 @@ def schedule(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
     and down more than 20 times; below a thousandth of the given rate at the end; negative.
     Cannot decide: schedulers that the step does not call; short trainings that are meant.
     """
+    yield from _other_optimizer(evidence)
+    yield from _overwritten(evidence)
     records = _records(evidence)
     ahead = evidence.rates_ahead
     if not ahead:
@@ -277,17 +275,69 @@ def schedule(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
             "step the scheduler once per epoch, or give it the number of steps",
             steps=low - peak,
         )
-    elif all(
-        r < 1e-3 * float(g)
-        for r in rates
-        for g in [max((x.get("initial_lr", 0) or 0) for x in evidence.optimizer.param_groups) or 0]
-        if g
-    ):
+    elif _tiny(rates, evidence):
         yield warning(
             ["step", "optimizer"],
-            "The learning rate stays below a thousandth of the one given.",
+            "The learning rate stays far below the one given: the schedule's factor is tiny.",
             f"{rates[-1]:.2g} after {len(rates)} steps",
-            "warm-up that never ends? check its number of steps",
+            "a warm-up that never ends, or a function that returns the rate, not a factor of it?",
+        )
+
+
+def _tiny(rates: list[float], evidence: TrainingEvidence) -> bool:
+    """Whether no rate comes near the one given, and none is on its way there."""
+    given = max((float(g.get("initial_lr", 0) or 0) for g in evidence.optimizer.param_groups), default=0.0)
+    rising = rates[-1] > 1.001 * rates[len(rates) // 2]
+    return given > 0 and max(rates) < (1e-3 if rising else 0.02) * given
+
+
+def _schedulers(evidence: TrainingEvidence) -> list[LRScheduler]:
+    return [s for s in evidence.data.get("schedulers", ()) if isinstance(s, LRScheduler)]
+
+
+def _other_optimizer(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
+    """A scheduler that was given, and moves the rates of an optimizer that nothing uses."""
+    known = evidence.data.get("optimizers", ())
+    strange = [s for s in _schedulers(evidence) if all(_inner(s.optimizer) is not _inner(o) for o in known)]
+    if strange and evidence.optimizer is not None:
+        yield error(
+            ["step", "optimizer"],
+            "The scheduler belongs to another optimizer: the learning rate of this one never changes.",
+            f"{type(strange[0]).__name__} holds a {type(strange[0].optimizer).__name__} that is not the given one",
+            "make the scheduler after the optimizer, and again whenever the optimizer is replaced",
+        )
+
+
+def _inner(optimizer: Any) -> Any:
+    return getattr(optimizer, "optimizer", optimizer)
+
+
+def _overwritten(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
+    """Rates in the optimizer that are not those of its only scheduler: resumed in part, or set by hand."""
+    own = [s for s in _schedulers(evidence) if _inner(s.optimizer) is _inner(evidence.optimizer)]
+    if len(own) != 1 or isinstance(own[0], ReduceLROnPlateau) or not evidence.data.get("groups"):
+        return
+    last, count = evidence.data["scheduled"][id(own[0])]
+    given = [float(rate) for rate in last]
+    found = [float(g.get("lr", 0)) for g in evidence.data["groups"]]
+    steps = evidence.data.get("optimizer steps", 0)
+    if len(given) == len(found) and any(
+        not 0.66 * a <= b <= 1.5 * a for a, b in zip(given, found, strict=True)
+    ):
+        yield warning(
+            ["optimizer", "step"],
+            "The learning rate is not the one that the scheduler gave: the next step of the scheduler will change it "
+            "at once.",
+            f"the optimizer has {found[0]:.3g}, the scheduler gave {given[0]:.3g} at its step {count}; the "
+            f"optimizer has made {steps} steps",
+            "resume both: load the state of the scheduler as well as that of the optimizer",
+        )
+    elif steps >= 20 and count <= 1 and max(found) < 0.1 * max(getattr(own[0], "base_lrs", [0.0]), default=0):
+        yield warning(
+            ["optimizer", "step"],
+            "The schedule begins again, though the optimizer has made many steps: the scheduler was not resumed.",
+            f"the optimizer has made {steps} steps, the scheduler is at {count}",
+            "load the state of the scheduler as well as that of the optimizer",
         )
 
 
@@ -319,3 +369,46 @@ def update_undone(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
             "copy the weights into the average (EMA), not the average back into the model",
             back=-back,
         )
+
+
+@fact("average", needs="loop")
+def average(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
+    """Compare every network in `also` that has the model's shapes with the weights, before and after the steps.
+
+    Threshold: it shares memory with the model; or it moves more than 95 % of the way to the weights in the last step,
+    and is no copy of them.
+    Cannot decide: averages that begin after a while; teachers that stay as they are.
+    """
+    found = evidence.data.get("averages")
+    if not found:
+        raise NotAsked("no network of the model's shapes is in `also`")
+    for kept in found:
+        if kept["shared"]:
+            yield error(
+                ["step", "model"],
+                "The average of the weights is the weights: both have the same memory.",
+                f"{kept['shared']} tensors of {kept['name']} (EMA) are the model's own",
+                "average copies: copy.deepcopy(model), or .detach().clone() of every weight",
+            )
+            continue
+        if not evidence.steps or "after" not in kept:
+            continue
+        goal = torch.cat([s.entries.float() for s in kept["goal"].values()])
+        before, after = (
+            torch.cat([s.entries.float() for s in kept[k].values()]) for k in ("before", "after")
+        )
+        way, gone = goal - before, after - before
+        if not float(way.norm()) > 0 or torch.equal(after, goal):
+            continue
+        share = float(way @ gone) / float(way @ way)
+        off = float((gone - share * way).norm()) / float(way.norm())
+        if off < 0.05 and (share > 0.95 or share < -1e-6):
+            yield warning(
+                ["step", "model"],
+                "The average of the weights follows them at once: its decay and the complement are exchanged."
+                if share > 0
+                else "The average of the weights (EMA) moves away from them.",
+                f"one step takes {kept['name']} {share:.1%} of the way to the weights (EMA)",
+                "average = decay * average + (1 - decay) * weight, with a decay near 1",
+                share=share,
+            )

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from edgewise.preflight.catalog import CheckFinding, NotAsked, Undecided, error, fact, finding, note, warning
 from edgewise.preflight.evidence import TrainingEvidence, rms
-from edgewise.preflight.observer import LossCall
+from edgewise.preflight.observer import LossCall, Observation
 from edgewise.preflight.passes import contrastive, readout
 
 CLASSES = ("cross_entropy", "nll_loss")
@@ -225,6 +225,9 @@ def bounded_outputs(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
     if not values.isfinite().all() or values.numel() == 0:
         raise Undecided("scaled outputs are not finite")
     low, high, classes = float(values.min()), float(values.max()), logits.shape[1]
+    bound = _bound_of_cosines(evidence.loud, values)
+    if bound is not None:  # these vectors may not come near it, others will
+        low, high = -bound, bound
     if contrastive(evidence) and any(p.numel() == 1 for p in evidence.trainable.values()):
         raise NotAsked("a learned temperature can widen the outputs")
     if high - low < 50 and classes >= 2:
@@ -246,6 +249,20 @@ def bounded_outputs(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
             f"outputs go from {low:.3g} to {high:.3g} whatever the readout says",
             "give the raw outputs of the last Linear layer (no ReLU) to the loss",
         )
+
+
+def _bound_of_cosines(loud: Observation, values: Tensor) -> float | None:
+    """How large the outputs can become, if they are cosines times a number."""
+    for bound, product in reversed(loud.cosines):
+        product = product.float()
+        if product.numel() != values.numel() or not product.any():
+            continue
+        for one in (product, product.transpose(-1, -2)):
+            flat, goal = one.reshape(-1), values.reshape(-1)
+            scale = float(flat @ goal) / float(flat @ flat)
+            if float((goal - scale * flat).norm()) < 1e-3 * float(goal.norm()):
+                return abs(scale) * bound
+    return None
 
 
 def _out_of_reach(evidence: TrainingEvidence, call: LossCall, place: str) -> Iterator[CheckFinding]:
@@ -330,8 +347,9 @@ def _subtracted(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
     """A term of the loss beside the cross-entropy, by what the gradient at the logits says of the latter's share."""
     if "at outputs" in evidence.data:
         share, off, entropy, total = evidence.data["at outputs"]
-        rest = total - share * entropy
-        if off < 0.02 and share > 0 and rest < -0.002 * abs(share * entropy):
+        rest, call = total - share * entropy, evidence.loss_call()
+        rounding = max(0.002, 4 * torch.finfo(call.outputs.dtype).eps)  # of the loss itself
+        if off < 0.02 and share > 0 and rest < -rounding * abs(share * entropy):
             yield warning(
                 "loss",
                 "A term of the loss is subtracted: minimizing the loss makes this auxiliary term larger.",
@@ -385,9 +403,12 @@ def _summed(evidence: TrainingEvidence, total: float) -> Iterator[CheckFinding]:
             )
             return
     if abs(labels / max(1, scored) * factor - 1) < 0.02 and scored < 0.9 * labels and abs(factor - 1) > 0.05:
-        yield note(
+        call = evidence.loss_call()
+        by_hand = call.options.get("reduction") in ("none", "by hand")
+        yield finding(
+            "warning" if by_hand and call.scored is not None and not bool(call.scored.all()) else "note",
             "loss",
-            "The loss is a mean over all labels, ignored ones included.",
+            "The loss is a mean over all labels, ignored ones (padding) included.",
             f"{scored} of {labels} labels are scored; the loss is {factor:.2f} times their mean",
             "divide by the number of scored labels",
             factor=factor,

@@ -8,7 +8,6 @@ two passes can be compared token by token without keeping activations.
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -18,6 +17,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
+
+from edgewise.preflight.fingerprint import (
+    argument,
+    clean,
+    fingerprint,
+    first_tensor,
+    fused_scores,
+    largest_score,
+)
 
 LOSSES = {
     "cross_entropy": "cross_entropy",
@@ -30,6 +38,16 @@ LOSSES = {
     "binary_cross_entropy_with_logits": "binary_cross_entropy_with_logits",
     "kl_div": "kl_div",
 }
+DIFFERENCES = ("sub", "__sub__", "rsub", "__rsub__", "subtract")
+SQUARES = {
+    "pow": "mse_loss",
+    "__pow__": "mse_loss",
+    "square": "mse_loss",
+    "abs": "l1_loss",
+    "__abs__": "l1_loss",
+}
+LOOKS = ("__get__", "detach", "clone", "view", "size", "data_ptr", "requires_grad_", "__deepcopy__")
+PRODUCTS = ("matmul", "__matmul__", "mm", "linear", "einsum")
 Edit = Callable[[Tensor, Tensor], Tensor]  # token ids and their table to other ids
 MASKED = -1e4  # a score below this counts as masked
 
@@ -67,6 +85,7 @@ class Softmax:
     scores: Tensor
     weights: Tensor
     axis: int
+    bound: float | None = None  # of the scores, if all queries have one length, and all keys
     later: Tensor | None = None  # what multiplies the values, if it is not the softmax's own output
 
 
@@ -81,6 +100,8 @@ class LossCall:
     place: str
     value: Tensor | None = None
     labels_differentiable: bool = False
+    live: Tensor | None = None  # the outputs in their graph, while the pass is looked at
+    scored: Tensor | None = None  # rows of a cross-entropy that get a gradient
 
 
 @dataclass
@@ -96,11 +117,20 @@ class Observation:
     pairs: list[tuple[str, str]] = field(default_factory=list)  # Linear straight into Linear
     product_rows: list[tuple[str, float]] = field(default_factory=list)
     norms_over: list[tuple[str, tuple[int, ...], tuple[int, ...]]] = field(default_factory=list)
+    units_over: list[tuple[str, tuple[int, ...], int]] = field(
+        default_factory=list
+    )  # F.normalize: shape, axis
     value: Tensor | None = None
     error: BaseException | None = None
     stack: list[str] = field(default_factory=list)
     drew: bool = False  # random numbers were drawn
     waves: bool = False  # sines or cosines were computed: positions
+    used: set[int] = field(default_factory=set)  # parameters that entered a computation
+    hand: int | None = None  # which argument of "outputs minus labels" was the outputs
+    broadcasts: list[tuple[tuple[int, ...], ...]] = field(default_factory=list)  # outputs minus labels
+    cosines: list[tuple[float, Tensor]] = field(
+        default_factory=list
+    )  # bound of a product of unit vectors, product
 
     @property
     def place(self) -> str:
@@ -125,6 +155,8 @@ class Observer(TorchFunctionMode):
     look     what to keep of every module call, by name, module, input and output
     edit     replaces the ids of every table lookup
     details  also record softmaxes and parameters that are not the model's
+    hand     which argument of a difference was the outputs, in passes without gradients
+    cosines  record products of vectors of one length, and their bound
     track    keep outputs of lookups and loss calls in the graph, for a backward pass from them
     """
 
@@ -137,12 +169,14 @@ class Observer(TorchFunctionMode):
         details: bool = False,
         track: bool = False,
         prints: bool = True,
+        cosines: bool = False,
+        hand: int | None = None,
         known: Iterable[int] = (),
         compiled: bool = False,
     ) -> None:
         super().__init__()
         self.model, self.look, self.edit, self.details, self.track = model, look, edit, details, track
-        self.prints = prints
+        self.prints, self.cosines, self.hand = prints, cosines, hand
         self.seen = Observation()
         self._known = {id(p) for p in model.parameters()} | set(known)
         # Sharded parameters are gathered into others for a pass, compiled ones are traced with others.
@@ -152,6 +186,7 @@ class Observer(TorchFunctionMode):
         ] = {}  # outputs of Linear layers, alive while the pass runs
         self._weights: dict[int, tuple[Softmax, Tensor]] = {}
         self._log_probabilities: dict[int, tuple[Tensor, Tensor]] = {}
+        self._differences: dict[int, tuple[Tensor, Tensor, Tensor]] = {}
 
     @contextmanager
     def watching(self) -> Iterator[Observation]:
@@ -171,6 +206,7 @@ class Observer(TorchFunctionMode):
                 self._linear.clear()
                 self._weights.clear()
                 self._log_probabilities.clear()
+                self._differences.clear()
 
     def _enter(self, name: str) -> Callable[..., None]:
         def hook(module: nn.Module, arguments: tuple[Any, ...]) -> None:
@@ -216,21 +252,44 @@ class Observer(TorchFunctionMode):
         if name == "embedding" and torch.is_tensor(args[0]):
             return self._lookup(func, args, kwargs)
         out = func(*args, **kwargs)
+        turned = name == "__get__" and getattr(func.__self__, "__name__", "") in ("T", "mT")
+        if self.details and torch.is_tensor(out) and (turned or name not in LOOKS):
+            self.seen.used.update(id(a) for a in args if isinstance(a, nn.Parameter))
         if name in LOSSES:
             self._loss(name, args, kwargs, out)
         elif name == "log_softmax" and torch.is_tensor(out):
             self._log_probabilities[id(out)] = (args[0], out)
         elif name in ("gather", "take_along_dim") and id(args[0]) in self._log_probabilities:
             self._gathered(args, kwargs)
+        elif name in DIFFERENCES and not self.seen.place and torch.is_tensor(out):
+            self._difference(args, out)
+        elif name in SQUARES and id(args[0]) in self._differences:
+            self._by_hand(name, args, kwargs)
         elif name == "dropout" and torch.is_tensor(args[0]):
-            share, active = _argument(args, kwargs, 1, "p", 0.5), _argument(args, kwargs, 2, "training", True)
+            share, active = argument(args, kwargs, 1, "p", 0.5), argument(args, kwargs, 2, "training", True)
             self.seen.dropouts.append((self.seen.place, float(share), bool(active)))
             self._weights.update(
                 {id(out): self._weights[id(args[0])]} if id(args[0]) in self._weights else {}
             )
         elif self.details:
             self._details(name, args, kwargs, out)
+        elif self.cosines and name in PRODUCTS and torch.is_tensor(out):
+            self._cosine(args, out)
         return out
+
+    def _cosine(self, args: tuple[Any, ...], out: Tensor) -> None:
+        """A product of vectors of one length: cosines, whose bound is known."""
+        tensors = [t for t in args if torch.is_tensor(t)][:2]
+        if len(tensors) < 2 or any(t.dim() < 2 for t in tensors) or out.dim() < 2:
+            return
+        with torch._C.DisableTorchFunction(), torch.no_grad():
+            bound = 1.0
+            for tensor in tensors:
+                lengths = [tensor.detach().float().norm(dim=axis) for axis in (-1, -2)]
+                equal = [x for x in lengths if float(x.max() - x.min()) < 1e-3 * float(x.max())]
+                bound *= float(equal[0].max()) if equal else math.nan
+            if not math.isnan(bound):
+                self.seen.cosines.append((bound, out.detach()))
 
     def _inside(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """torch's multi-head attention is one call to the mode: look into it through the functions it calls."""
@@ -246,7 +305,7 @@ class Observer(TorchFunctionMode):
 
     def _lookup(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         ids, table = args[0], args[1] if len(args) > 1 else kwargs["weight"]
-        padding = _argument(args, kwargs, 2, "padding_idx", None)
+        padding = argument(args, kwargs, 2, "padding_idx", None)
         look = Lookup(self.seen.place, ids.detach().clone(), table, padding)
         if self.edit is not None:
             args = (self.edit(ids, table), *args[1:])
@@ -265,7 +324,6 @@ class Observer(TorchFunctionMode):
         source = self._log_probabilities.get(id(outputs))
         if name == "nll_loss" and source is not None:
             name, outputs = "cross_entropy", source[0]
-        kept = outputs if self.track else outputs.detach()
         options = dict(kwargs)
         if name in ("cross_entropy", "nll_loss"):
             for place, key in ((2, "weight"), (4, "ignore_index"), (6, "reduction"), (7, "label_smoothing")):
@@ -273,39 +331,67 @@ class Observer(TorchFunctionMode):
                     options[key] = args[place]
         value = out.detach() if torch.is_tensor(out) else None
         differentiable = labels.is_floating_point() and labels.requires_grad
-        self.seen.losses.append(
-            LossCall(name, kept, labels.detach(), options, self.seen.place, value, differentiable)
+        call = LossCall(
+            name, outputs.detach(), labels.detach(), options, self.seen.place, value, differentiable
         )
+        call.live = outputs if outputs.requires_grad else None
+        self.seen.losses.append(call)
+
+    def _difference(self, args: tuple[Any, ...], out: Tensor) -> None:
+        """Outputs minus labels outside of all modules: the beginning of a regression loss written by hand."""
+        if len(args) < 2 or not all(torch.is_tensor(a) and a.is_floating_point() for a in args[:2]):
+            return
+        with torch._C.DisableTorchFunction():
+            if torch.is_grad_enabled():
+                if args[0].requires_grad == args[1].requires_grad:
+                    return
+                self.seen.hand = int(args[1].requires_grad)
+            elif self.hand is None:
+                return
+            at = self.seen.hand if torch.is_grad_enabled() else self.hand
+            outputs, labels = args[at or 0], args[1 - (at or 0)]
+            if outputs.shape == labels.shape:
+                self._differences[id(out)] = (outputs, labels, out)
+            elif {tuple(outputs.shape), tuple(labels.shape)} == {
+                (n := max(outputs.numel(), 1), 1),
+                (n,),
+            } and n > 2:
+                self.seen.broadcasts.append((tuple(outputs.shape), tuple(labels.shape)))
+
+    def _by_hand(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if SQUARES[name] == "mse_loss" and argument(args, kwargs, 1, "exponent", 2) != 2:
+            return
+        outputs, labels, _ = self._differences[id(args[0])]
+        call = LossCall(
+            SQUARES[name], outputs.detach(), labels.detach(), {"reduction": "by hand"}, self.seen.place
+        )
+        call.live = outputs if outputs.requires_grad else None
+        self.seen.losses.append(call)
 
     def _gathered(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """A cross-entropy written by hand: log_softmax, then gather at the labels."""
         logits, _ = self._log_probabilities[id(args[0])]
-        axis, index = _argument(args, kwargs, 1, "dim", -1), _argument(args, kwargs, 2, "index", None)
+        axis, index = argument(args, kwargs, 1, "dim", -1), argument(args, kwargs, 2, "index", None)
         if index is None or index.dim() != logits.dim() or axis not in (-1, logits.dim() - 1):
             return
         if index.shape[-1] == 1 and index.shape[:-1] == logits.shape[:-1]:
-            kept = logits if self.track else logits.detach()
-            self.seen.losses.append(
-                LossCall(
-                    "cross_entropy",
-                    kept.flatten(0, -2),
-                    index.detach().flatten(),
-                    {"reduction": "by hand"},
-                    self.seen.place,
-                )
-            )
+            rows, options = logits.detach().flatten(0, -2), {"reduction": "by hand"}
+            call = LossCall("cross_entropy", rows, index.detach().flatten(), options, self.seen.place)
+            call.live = logits if logits.requires_grad else None
+            self.seen.losses.append(call)
 
     def _details(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
         with torch._C.DisableTorchFunction(), torch.no_grad():
             if name in ("softmax", "_softmax") and torch.is_tensor(out) and out.dim() >= 3:
-                axis = _argument(args, kwargs, 1, "dim", -1)
+                axis = argument(args, kwargs, 1, "dim", -1)
                 axis = axis if isinstance(axis, int) else -1
                 call = Softmax(self.seen.place, args[0].detach(), out.detach(), axis % out.dim())
                 self.seen.softmaxes.append(call)
                 self._weights[id(out)] = (call, out)
             elif name == "scaled_dot_product_attention":
                 scores, weights = fused_scores(args, kwargs)
-                self.seen.softmaxes.append(Softmax(self.seen.place, scores, weights, scores.dim() - 1))
+                bound = largest_score(args, kwargs)
+                self.seen.softmaxes.append(Softmax(self.seen.place, scores, weights, scores.dim() - 1, bound))
             elif name in ("matmul", "bmm", "__matmul__", "einsum") and self._weights:
                 self._product(args)
             elif (
@@ -332,8 +418,12 @@ class Observer(TorchFunctionMode):
                     self._weights[id(out)] = (self._weights[source][0], out)
             elif name in ("cos", "sin", "polar"):
                 self.seen.waves = True
+            elif name == "normalize" and torch.is_tensor(args[0]) and not isinstance(args[0], nn.Parameter):
+                self.seen.units_over.append(
+                    (self.seen.place, tuple(out.shape), argument(args, kwargs, 2, "dim", 1))
+                )
             elif name in ("layer_norm", "rms_norm") and torch.is_tensor(args[0]):
-                shape = _argument(args, kwargs, 1, "normalized_shape", ())
+                shape = argument(args, kwargs, 1, "normalized_shape", ())
                 self.seen.norms_over.append((self.seen.place, tuple(args[0].shape), tuple(shape)))
 
     def _product(self, args: tuple[Any, ...]) -> None:
@@ -345,76 +435,3 @@ class Observer(TorchFunctionMode):
             if id(tensor) in self._weights:
                 call, _ = self._weights[id(tensor)]
                 call.later = tensor.detach()
-
-
-def clean(name: str) -> str:
-    """The name without what wrappers add."""
-    return re.sub(
-        r"(^|\.)(_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module)(?=\.|$)", "", name
-    ).lstrip(".")
-
-
-def _argument(args: tuple[Any, ...], kwargs: dict[str, Any], place: int, name: str, default: Any) -> Any:
-    return kwargs.get(name, args[place] if len(args) > place else default)
-
-
-def tensors_in(value: Any) -> Iterator[Tensor]:
-    """Return every tensor in nested dictionaries, lists, tuples and model outputs."""
-    if torch.is_tensor(value):
-        yield value
-    elif isinstance(value, dict) or (hasattr(value, "keys") and hasattr(value, "values")):
-        for item in value.values():
-            yield from tensors_in(item)
-    elif isinstance(value, (list, tuple)):
-        for item in value:
-            yield from tensors_in(item)
-
-
-def first_tensor(value: Any) -> Tensor | None:
-    """Return the first floating tensor."""
-    return next((t for t in tensors_in(value) if t.is_floating_point() and not t.is_meta), None)
-
-
-def fingerprint(tensor: Tensor) -> Tensor:
-    """Return two random projections of everything beyond the first two axes: shape (a, b, 2)."""
-    if hasattr(tensor, "to_local"):
-        tensor = tensor.to_local()
-    if tensor.dim() < 2 or tensor.is_sparse or tensor.is_quantized:
-        return tensor.reshape(-1, 1)[:, :1].float()
-    flat = tensor.reshape(*tensor.shape[:2], -1)
-    return flat.float() @ _directions(flat.shape[-1]).to(flat.device)
-
-
-_DIRECTIONS: dict[int, Tensor] = {}
-
-
-def _directions(width: int) -> Tensor:
-    if width not in _DIRECTIONS:
-        if len(_DIRECTIONS) > 64:
-            _DIRECTIONS.clear()
-        generator = torch.Generator().manual_seed(width)
-        _DIRECTIONS[width] = torch.randn(width, 2, generator=generator) / math.sqrt(width)
-    return _DIRECTIONS[width]
-
-
-def fused_scores(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Tensor, Tensor]:
-    """Return the scores and weights of the first two samples inside a fused attention call."""
-    query, key = (
-        args[i].detach() if len(args) > i else kwargs[n].detach() for i, n in ((0, "query"), (1, "key"))
-    )
-    mask = _argument(args, kwargs, 3, "attn_mask", None)
-    causal = _argument(args, kwargs, 5, "is_causal", False)
-    if query.dim() == 4 and query.shape[1] != key.shape[1]:
-        key = key.repeat_interleave(query.shape[1] // key.shape[1], 1)
-    if mask is not None and mask.dim() == 4 and mask.shape[0] > 2:
-        mask = mask[:2]
-    if query.dim() == 4:
-        query, key = query[:2], key[:2]
-    scores = query.float() @ key.float().transpose(-1, -2)
-    scores = scores * (kwargs.get("scale") or query.shape[-1] ** -0.5)
-    if causal:
-        ones = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device)
-        scores = scores.masked_fill(~ones.tril(), -math.inf)
-    if mask is not None:
-        scores = scores.masked_fill(~mask, -math.inf) if mask.dtype == torch.bool else scores + mask.float()
-    return scores, scores.softmax(-1)

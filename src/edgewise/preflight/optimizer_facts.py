@@ -1,14 +1,17 @@
-"""Facts about the optimizer before it steps: whose tensors it holds, and its numbers."""
+"""Facts about the optimizer before it steps: whose tensors it holds, what is frozen, and its numbers."""
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator
 from typing import Any
 
 import torch
+from torch import nn
 
 from edgewise.preflight.catalog import CheckFinding, NotAsked, error, fact, finding, warning
-from edgewise.preflight.evidence import TrainingEvidence
+from edgewise.preflight.evidence import TrainingEvidence, is_readable, median, role
+from edgewise.preflight.tensor_facts import HARMLESS_ZERO, is_default_draw
 
 
 def _groups(evidence: TrainingEvidence) -> list[dict[str, Any]]:
@@ -261,4 +264,109 @@ def half_precision(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
             "Weights are trained in float16.",
             f"{len(low)} trainable parameters are float16",
             "keep the weights in float32 and use autocast with a GradScaler",
+        )
+
+
+@fact("untrained among trained", needs="tensors")
+def untrained_among_trained(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
+    """Compare largest singular value over that of an independent draw, by kind of matrix.
+
+    Threshold: a kind of at least two below 1.03 while the median of the others is above 2.5.
+    Cannot decide: lightly trained weights look fresh; single new heads: a note.
+    """
+    kinds: dict[str, dict[str, float]] = defaultdict(dict)
+    for name, edge in evidence.edges.items():
+        if name not in evidence.tables and "lora" not in name.lower():
+            kinds[role(name)][name] = edge
+    for kind, edges in kinds.items():
+        others = [e for k, es in kinds.items() if k != kind for e in es.values()]
+        if len(others) < 4 or sum(e > 1.15 for e in others) < 0.7 * len(others):
+            continue
+        if max(edges.values()) < 1.03:
+            sure = len(edges) > 1 and median(others) > 2.5
+            yield finding(
+                "warning" if sure else "note",
+                list(edges),
+                "Some matrices are random draws where the others are trained.",
+                f"spectral edge {max(edges.values()):.2f}, the others have {median(others):.2f} (1 is a "
+                f"random draw)",
+                "read the loading report: were these keys missing, or drawn again after loading?",
+            )
+
+
+@fact("frozen and fresh", needs="tensors")
+def frozen_and_fresh(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
+    """Compare `requires_grad` with the spectrum.
+
+    Threshold: more than 20 % of the parameters are frozen random draws, and nothing is trained; or a Linear
+    layer is exactly torch's default draw while most other frozen ones are not.
+    Cannot decide: random features that are frozen on purpose.
+    """
+    frozen = {n for n in evidence.edges if not evidence.parameters[n].requires_grad}
+    if not frozen:
+        raise NotAsked("nothing is frozen")
+    drawn = list(_frozen_as_drawn(evidence))
+    if drawn:
+        yield from drawn
+        return
+    raw = [n for n in frozen if evidence.edges[n] < 1.07 and n not in evidence.tables]
+    total = sum(p.numel() for p in evidence.parameters.values())
+    share = sum(evidence.parameters[n].numel() for n in raw) / max(1, total)
+    if raw and evidence.fresh and len(raw) > 0.95 * len(frozen - evidence.tables) and share > 0.2:
+        yield finding(
+            "warning" if share > 0.5 and evidence.trained_share == 0 else "note",
+            sorted(raw),
+            "Most of the network is frozen and was never trained.",
+            f"{share:.0%} of the parameters are frozen random draws",
+            "requires_grad_(True), or load the pretrained weights that were meant",
+            share=share,
+        )
+
+
+@fact("frozen at zero", needs="tensors")
+def frozen_at_zero(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
+    """Compare frozen matrices with zero, where something else is trained.
+
+    Threshold: all entries exactly zero, in a matrix that is a weight: it takes no part, and never will.
+    Cannot decide: positions and tables that are zero on purpose.
+    """
+    if not evidence.trainable:
+        raise NotAsked("nothing is trained")
+    zero = [
+        n
+        for n, top in evidence.largest.items()
+        if top == 0
+        and not evidence.parameters[n].requires_grad
+        and evidence.parameters[n].dim() == 2
+        and min(evidence.parameters[n].shape) > 1
+        and n not in evidence.tables
+        and not HARMLESS_ZERO.search(n.rpartition(".")[2])
+    ]
+    if zero:
+        yield warning(
+            zero,
+            "Frozen weights are zero: they are not trained, and their part (an adapter) never does anything.",
+            f"{len(zero)} matrices are frozen (requires_grad is False), and all their entries are zero",
+            "freeze the base before the adapters are put in, or requires_grad_(True) for the adapters",
+        )
+
+
+def _frozen_as_drawn(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
+    """Single frozen Linear layers that are torch's default draw to the last digit, among others that are not."""
+    linear = {
+        n: is_default_draw(m.weight.detach())
+        for n, m in evidence.model.named_modules()
+        if isinstance(m, nn.Linear)
+        and not m.weight.requires_grad
+        and is_readable(m.weight)
+        and m.weight.numel() >= 128
+    }
+    drawn = [n for n, default in linear.items() if default]
+    if drawn and len(drawn) <= 0.3 * len(linear) and len(linear) >= 3:
+        yield warning(
+            drawn,
+            "A frozen layer was never trained: it is a random draw, and requires_grad is False.",
+            f"{drawn[0]} is frozen as torch draws a new Linear layer, the other {len(linear) - len(drawn)} frozen "
+            f"ones are not",
+            "train new heads: requires_grad_(True) for them, and give them to the optimizer",
         )

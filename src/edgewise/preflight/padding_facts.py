@@ -33,7 +33,9 @@ def order_not_seen(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
         return
     rest = [i for i in range(seen.rows) if i not in swap]
     if int(seen.moved[0].sum()) > 1 and not bool(seen.moved[1, rest].any()):
-        labels = evidence.alignment is not None and evidence.alignment.offset is not None
+        labels = evidence.alignment is not None and (
+            evidence.alignment.offset is not None or _predicts_words(evidence)
+        )
         unused = [
             n
             for n, p in evidence.parameters.items()
@@ -46,6 +48,13 @@ def order_not_seen(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
             f"swapping tokens {swap[0]} and {swap[1]} changes no other output",
             "add position embeddings, if order matters for the task",
         )
+
+
+def _predicts_words(evidence: TrainingEvidence) -> bool:
+    """Whether the classes are the words of the inputs: a task about text, whose order matters."""
+    rows = evidence.class_rows
+    tables = [x.table.shape[0] for x in token_lookups(evidence.seen())]
+    return rows is not None and bool(tables) and max(tables) >= 16 and rows[3] == max(tables)
 
 
 def _order_in_attention(
@@ -89,6 +98,7 @@ def padding_is_seen(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
         if mask is None:
             continue
         pads, declared = mask
+        declared = declared or _declared(evidence, ids, pads)
         aligned = evidence.alignment is not None and torch.equal(ids, evidence.alignment.ids)
         shares = []
         for b, row in enumerate(evidence.reach_rows):
@@ -96,19 +106,79 @@ def padding_is_seen(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
             if row < 0 or not pads[b].any() or bool(pads[b].all()) or padded:
                 continue
             shares.append(float(reach[b][pads[b]].max()) / max(float(reach[b][~pads[b]].median()), 1e-30))
-        if shares and min(shares) > 0.01:
-            inverted = declared and aligned and _text_hidden(reach, evidence.reach_rows, pads)
+        inverted = bool(pads.any()) and _only_padding_attended(evidence, pads | (ids == ids[pads][0]))
+        declared = declared or inverted
+        if inverted or (shares and min(shares) > 0.01):
+            inverted = inverted or (declared and aligned and _text_hidden(reach, evidence.reach_rows, pads))
             yield finding(
                 "warning" if declared else "note",
                 [first_mixer(evidence)],
                 "The padding mask is inverted: padding is attended to and text is not."
                 if inverted
                 else "Padding tokens influence the outputs of real tokens: the padding mask is not applied.",
-                f"in all {len(shares)} padded samples that were looked at, up to {max(shares):.0%} of the "
-                f"influence of a real token",
+                f"in all {len(shares)} padded samples that were looked at, up to {max(shares, default=1):.0%} of "
+                f"the influence of a real token",
                 "pass the attention mask on, True (or 0 if additive) where a key may be seen",
-                share=max(shares),
+                share=max(shares, default=1.0),
             )
+
+
+def _declared(evidence: TrainingEvidence, ids: Tensor, pads: Tensor) -> bool:
+    """Whether the model names the token at the ends of rows as padding, and attention looks at it."""
+    token = ids[pads]
+    named = [x.padding for x in evidence.seen().lookups if torch.equal(x.ids, ids)]
+    named.append(getattr(evidence.config, "pad_token_id", None))
+    if not token.numel() or int(token[0]) not in [n for n in named if n is not None]:
+        return False
+    if int(token[0]) == getattr(evidence.config, "eos_token_id", None):
+        return False
+    return any(float(w[~own].max()) > 0 for w, own in _weights_on(evidence, pads) if bool((~own).any()))
+
+
+def _only_padding_attended(evidence: TrainingEvidence, pads: Tensor) -> bool:
+    """Whether attention gives all its weight to padding, in every padded sample that was kept."""
+    given = [
+        (float(w[own].sum()), float(w[~own].sum())) for w, own in _weights_on(evidence, pads) if own.any()
+    ]
+    return bool(given) and all(text == 0 < padding for text, padding in given)
+
+
+def _weights_on(evidence: TrainingEvidence, pads: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+    """The weight on every key of each sample, as attention over these tokens gives it, and which keys are text."""
+    for s in evidence.seen().softmaxes:
+        if s.weights.dim() == 4 and s.weights.shape[-1] == pads.shape[1] and s.axis == 3:
+            for weights, row in zip(s.weights, pads, strict=False):
+                if row.any() and weights.isfinite().all():
+                    yield weights.float().sum((0, 1)), ~row
+
+
+@fact("end not learned", needs="loss")
+def end_not_learned(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
+    """Compare the tokens of the text, as the attention mask of the batch has them, with the labels that are scored.
+
+    Threshold: the last token of the text is the same one in at least 3 rows, and is never scored: no text ends.
+    Cannot decide: batches without an attention mask.
+    """
+    alignment = evidence.alignment
+    if alignment is None or alignment.offset != 1:
+        raise NotAsked("the labels are not the next tokens")
+    mask = _padding_mask(evidence, alignment.ids)
+    if mask is None or not mask[1]:
+        raise NotAsked("no attention mask says what is padding")
+    ids, real = alignment.ids, ~mask[0]
+    rows = min(alignment.kept.shape[1], ids.shape[1] - 1)
+    asked, kept, text = ids[:, 1 : rows + 1], alignment.kept[:, :rows], real[:, 1 : rows + 1]
+    last = [(b, int(row.nonzero()[-1])) for b, row in enumerate(text) if row.any() and not real[b].all()]
+    tokens = {int(asked[b, t]) for b, t in last if bool(kept[b].any())}
+    if len(last) >= 3 and len(tokens) == 1 and not bool((asked[kept] == (end := next(iter(tokens)))).any()):
+        yield warning(
+            ["labels", "loss"],
+            "The end of a text is never asked for: the network will not learn to stop.",
+            f"token {end} ends {len(last)} texts (end of sequence), and no scored label is this token: is it the "
+            f"padding token, too, and ignored with it?",
+            "ignore labels where the attention mask is zero, not where a token equals the padding token",
+            token=end,
+        )
 
 
 def _reaches(evidence: TrainingEvidence) -> list[tuple[Tensor, Tensor]]:

@@ -10,8 +10,8 @@
 from __future__ import annotations
 
 import math
-import re
 import time
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -19,17 +19,19 @@ from torch import Tensor, nn
 
 from edgewise import interrupts
 from edgewise.models.state import RandomStreams
+from edgewise.preflight.closeup import look_closely
 from edgewise.preflight.evidence import (
     TrainingEvidence,
     copied,
-    is_norm,
     is_readable,
     local,
     rms,
     rows_of,
     token_lookups,
+    tolerance,
 )
-from edgewise.preflight.observer import Edit, Look, Observation, Observer, tensors_in
+from edgewise.preflight.fingerprint import tensors_in
+from edgewise.preflight.observer import Edit, Look, Observation, Observer
 from edgewise.preflight.real_steps import RealSteps, clear_gradients, gradients
 
 
@@ -68,6 +70,7 @@ class Passes:
         seen = evidence.first = self._pass(observer)
         if seen.error is not None or seen.value is None:
             return False
+        self._scored(seen)
         call = evidence.class_rows
         if call is not None and bool(call[2].any()):
             logits, labels, kept, classes = call
@@ -83,8 +86,33 @@ class Passes:
         except Exception as error:  # noqa: BLE001  the user's model: reported as a finding
             seen.error = error
             return False
+        finally:
+            for made in seen.losses:
+                made.live = None
         evidence.gradients = [gradients(evidence)]
         return all(g is None or g.finite for g in evidence.gradients[0].values())
+
+    def _scored(self, seen: Observation) -> None:
+        """Find the rows of the cross-entropy that count: those whose logits get a gradient from the loss."""
+        call = seen.main_loss
+        if (
+            call is None
+            or call.name not in ("cross_entropy", "nll_loss")
+            or call.live is None
+            or seen.value is None
+        ):
+            return
+        if seen.value.numel() != 1 or not seen.value.requires_grad:
+            return
+        try:
+            (slope,) = torch.autograd.grad(seen.value, call.live, retain_graph=True, allow_unused=True)
+        except RuntimeError:  # the backward pass itself fails, and is a finding
+            return
+        if slope is not None:
+            slope = slope.reshape(call.outputs.shape)
+            slope = slope.movedim(1, -1).flatten(0, -2) if slope.dim() > 2 else slope
+            scored = slope.ne(0).any(-1)
+            call.scored = scored if slope.dim() == 2 and bool(scored.any()) else None
 
     def _observer(
         self,
@@ -94,6 +122,7 @@ class Passes:
         details: bool = False,
         track: bool = False,
         prints: bool = True,
+        cosines: bool = False,
     ) -> Observer:
         evidence = self.evidence
         return Observer(
@@ -103,6 +132,8 @@ class Passes:
             details=details,
             track=track,
             prints=prints,
+            cosines=cosines,
+            hand=None if evidence.first is None else evidence.first.hand,
             known=evidence.known,
             compiled=hasattr(self.model, "_orig_mod"),
         )
@@ -183,23 +214,19 @@ class Passes:
             lookup.output = None
         seen.value = None
         for call in seen.losses:
-            call.outputs = call.outputs.detach()
+            call.live = None
         clear_gradients(evidence)
         return seen
 
     def _at_outputs(self, seen: Observation) -> None:
         """Compare the gradient at the logits with that of the cross-entropy inside the loss."""
         call = seen.main_loss
-        if (
-            call is None
-            or call.name != "cross_entropy"
-            or not call.outputs.requires_grad
-            or seen.value is None
-        ):
+        if call is None or call.name != "cross_entropy" or call.live is None or seen.value is None:
             return
         kept = ("weight", "ignore_index", "label_smoothing")
         options = {k: v for k, v in call.options.items() if k in kept and v is not None}
-        (own,) = torch.autograd.grad(seen.value, call.outputs, retain_graph=True, allow_unused=True)
+        (own,) = torch.autograd.grad(seen.value, call.live, retain_graph=True, allow_unused=True)
+        own = own if own is None else own.reshape(call.outputs.shape)
         outputs = call.outputs.detach().float().requires_grad_()  # in bfloat16 the entropy itself is rounded
         entropy = torch.nn.functional.cross_entropy(outputs, call.labels, **options)
         (slope,) = torch.autograd.grad(entropy, outputs)
@@ -213,13 +240,14 @@ class Passes:
         """The gradient of one output row per sample at every token of every input."""
         evidence, call, alignment = self.evidence, seen.main_loss, self.evidence.alignment
         lookups = [x for x in token_lookups(seen) if x.output is not None]
-        if call is None or not lookups or not call.outputs.requires_grad:
+        if call is None or not lookups or call.live is None:
             return
-        samples, rows = lookups[0].ids.shape[0], rows_of(call)
+        outputs = call.live.reshape(call.outputs.shape)
+        samples, rows = lookups[0].ids.shape[0], rows_of(replace(call, outputs=outputs))
         if alignment is not None and rows is not None:
             logits, kept = rows[0].view(samples, alignment.rows, -1), alignment.kept
-        elif call.outputs.dim() and call.outputs.shape[0] == samples:
-            logits, kept = call.outputs.reshape(samples, 1, -1), torch.ones(samples, 1, dtype=torch.bool)
+        elif outputs.dim() and outputs.shape[0] == samples:
+            logits, kept = outputs.reshape(samples, 1, -1), torch.ones(samples, 1, dtype=torch.bool)
         else:
             return
         generator = torch.Generator().manual_seed(1)
@@ -297,12 +325,17 @@ class Passes:
             evidence.changed = None
             evidence.problems.append("the pass with changed tokens failed")
         elif base is None or changed is None or base.shape != changed.shape or not torch.equal(base, changed):
-            again = self._pass(self._observer(prints=False))
+            buffers = [b.detach().clone() for b in self.model.buffers()]
+            again = self._pass(self._observer())
+            moved = any(not torch.equal(a, b) for a, b in zip(buffers, self.model.buffers(), strict=False))
+            evidence.data["buffers move"] = moved
             other = outputs_of(again)
             if base is not None and (
-                other is None or other.shape != base.shape or not torch.equal(other, base)
+                other is None
+                or other.shape != base.shape
+                or not bool(((other - base).abs() <= tolerance(base)).all())
             ):
-                evidence.changed = None
+                evidence.changed, evidence.again = None, again
                 evidence.problems.append(
                     "two passes with the same random numbers differ: nothing can be compared"
                 )
@@ -331,7 +364,7 @@ class Passes:
 
         handle = module.register_forward_pre_hook(scale)
         try:
-            evidence.loud = self._pass(self._observer(prints=False))
+            evidence.loud = self._pass(self._observer(prints=False, cosines=True))
             evidence.loud.value = None
             evidence.facts["readout"] = name
         finally:
@@ -399,87 +432,3 @@ def call_model(model: nn.Module, batch: Any) -> Any:
     if isinstance(batch, dict) or (hasattr(batch, "keys") and hasattr(batch, "__getitem__")):
         return model(**batch)
     return model(*batch) if isinstance(batch, (tuple, list)) else model(batch)
-
-
-# --- what the observed pass keeps of every module call: numbers, not activations ---
-ROUTER = re.compile("gate|router|wg|gating|classifier_gate")  # whole names: gates of gated MLPs are none
-
-
-def look_closely(evidence: TrainingEvidence) -> Look:
-    """Return the function that keeps what facts about wiring need."""
-
-    def look(name: str, module: nn.Module, before: Tensor | None, after: Tensor) -> dict[str, Any]:
-        if hasattr(after, "to_local") or after.numel() == 0:
-            return {}
-        kept: dict[str, Any] = {"finite": bool(after.isfinite().all()), "size": rms(after)}
-        if before is not None and hasattr(before, "to_local"):
-            return kept
-        if before is not None and (is_norm(module) or _normalizes(module, before, after)):
-            kept |= _norm(module, before, after)
-        if (
-            name in evidence.blocks
-            and before is not None
-            and before.shape == after.shape
-            and after.dim() >= 2
-        ):
-            kept |= _block(before, after)
-        last = name.rpartition(".")[2]
-        if (
-            isinstance(module, nn.Linear)
-            and ROUTER.fullmatch(last)
-            and 4 <= after.shape[-1] < module.in_features
-        ):
-            load = after.flatten(0, -2).argmax(-1).bincount(minlength=after.shape[-1]).float()
-            kept |= {"load": float(load.max() / load.sum()), "tokens": int(load.sum())}
-        return kept
-
-    return look
-
-
-def _normalizes(module: nn.Module, before: Tensor, after: Tensor) -> bool:
-    """Return True for a layer that has only gains and makes tokens of different sizes equally large."""
-    own = list(module.parameters(recurse=False))
-    if not own or list(module.children()) or before.shape != after.shape or before.dim() < 3:
-        return False
-    if any(p.dim() != 1 or p.numel() != after.shape[-1] for p in own):
-        return False
-    sizes = [x[:4].float().pow(2).mean(-1).sqrt() for x in (before, after)]
-    spread = [float(s.std() / s.mean().clamp(min=1e-12)) for s in sizes]
-    return spread[0] > 1e-3 and spread[1] < 0.2 * spread[0]
-
-
-def _norm(module: nn.Module, before: Tensor, after: Tensor) -> dict[str, Any]:
-    kept: dict[str, Any] = {
-        "norm": True,
-        "silent": not after.any() and bool(before.any()),
-        "pointer": before.data_ptr(),
-        "out": after[:2].float(),
-    }
-    gain = next((p for p in module.parameters(recurse=False) if p.numel() == after.shape[-1]), None)
-    if gain is not None and is_readable(gain) and after.dim() >= 3:
-        size, scale = rms(after), local(gain.detach()).float()
-        sizes = (size, size / max(rms(scale), 1e-12), size / max(rms(scale + 1), 1e-12))
-        kept["unit"] = min(sizes, key=lambda x: abs(math.log(max(x, 1e-12))))
-    eps = getattr(module, "eps", None)
-    if isinstance(eps, float):
-        variance = float(before.float().var(-1, unbiased=False).mean()) if before.shape[-1] > 1 else 0.0
-        kept["eps"] = eps / max(variance, 1e-300)
-    return kept
-
-
-def _block(before: Tensor, after: Tensor) -> dict[str, Any]:
-    a, b = before[:4].float().flatten(0, -2), after[:4].float().flatten(0, -2)
-    kept: dict[str, Any] = {
-        "cosine": float(torch.cosine_similarity(a, b, -1).mean()),
-        "factor": float((a * b).sum() / (a * a).sum().clamp(min=1e-30)),
-        "pointer": before.data_ptr(),
-        "x": before[:2].float(),
-        "y": after[:2].float(),
-    }
-    if after.dim() == 3 and after.shape[1] >= 8:
-        unit = torch.nn.functional.normalize(after[:4].float(), dim=-1)
-        n = unit.shape[1]
-        kept["overlap"] = float(((unit.sum(1).pow(2).sum(-1) - n) / (n * (n - 1))).mean())
-        unit = torch.nn.functional.normalize(before[:4].float(), dim=-1)
-        kept["overlap before"] = float(((unit.sum(1).pow(2).sum(-1) - n) / (n * (n - 1))).mean())
-    return kept

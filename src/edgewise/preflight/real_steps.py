@@ -15,7 +15,7 @@ from torch.overrides import TorchFunctionMode
 
 from edgewise import interrupts
 from edgewise.models.state import RandomStreams
-from edgewise.preflight.evidence import Sample, StepRecord, TrainingEvidence, copied, is_readable
+from edgewise.preflight.evidence import Sample, StepRecord, TrainingEvidence, copied, flat, is_readable
 
 AHEAD = 400  # steps for which a scheduler is asked
 CLIPS = ("clip_grad_norm_", "clip_grad_value_")
@@ -34,7 +34,7 @@ class RealSteps:
     ) -> None:
         self.evidence, self.model, self.loss, self.start = evidence, model, loss, start
         self.schedulers = list({id(s): s for s in schedulers}.values())
-        self._events = _Events()
+        self._events = _Events(lambda: gradients(evidence))
 
     def run(self, steps: int) -> None:
         """Make the steps, and up to two more while a gradient is exactly zero."""
@@ -100,12 +100,15 @@ class RealSteps:
             fresh = self._fresh_gradient(batch) if k == 1 else None
         record = self._begin(k, {})
         record.fresh, record.left = fresh, left
+        self._averages("before")
         try:
             with self._listening():
                 value = evidence.step(self.model, optimizer, copied(batch), k)
         except Exception as error:  # noqa: BLE001  the user's step: reported as a finding
             evidence.problems.append(f"step {k + 1}: {type(error).__name__}: {error}")
             return None
+        if self._discarded(record):
+            events.names.append("wiped")
         evidence.events.append(list(events.names))
         if torch.is_tensor(value):
             record.loss = float(value.detach().float().mean())
@@ -114,9 +117,24 @@ class RealSteps:
         if events.at_step:
             record.gradients = events.at_step[-1]
             evidence.gradients.append(record.gradients)
+        self._averages("after")
         record.after, record.stepped, record.modes = _weights(evidence), events.stepped, list(events.modes)
         record.optimizer_steps, record.backwards = len(events.at_step), events.names.count("backward")
         return record
+
+    def _averages(self, when: str) -> None:
+        """Sample every network of `also` whose tensors have the names and shapes of the model's weights."""
+        weights = {n: p for n, p in self.evidence.trainable.items() if is_readable(p)}
+        kept = self.evidence.data.setdefault("averages", [])
+        if when == "before" and not kept:
+            for other in self.evidence.data.get("also", ()):
+                pairs = _counterparts(other, weights)
+                if pairs:
+                    shared = sum(a.data_ptr() == weights[n].data_ptr() for n, a in pairs.items())
+                    kept.append({"name": type(other).__name__, "pairs": pairs, "shared": shared})
+        for one in kept:
+            one[when] = {n: Sample(a) for n, a in one["pairs"].items()}
+            one["goal"] = {n: Sample(weights[n]) for n in one["pairs"]}
 
     def _fresh_gradient(self, batch: Any) -> dict[str, Sample | None] | None:
         """Gradients of the loss on this batch alone; those that are there stay."""
@@ -192,11 +210,25 @@ class RealSteps:
 
     def _wiped(self) -> None:
         """Note that zero_grad takes away a gradient that no optimizer step has used."""
-        if self._events.unused and len(self._events.names) == 1:  # the first call of this step
+        events = self._events
+        if events.unused:
             slopes = [g for g in gradients(self.evidence).values() if g is not None]
             if any(g.alive for g in slopes) and all(g.finite for g in slopes):
-                self._events.names.append("wiped")
-        self._events.unused = False
+                if len(events.names) == 1:  # the first call of this step
+                    events.names.append("wiped")
+                else:
+                    events.lost.append(_weights(self.evidence))
+        events.unused = False
+
+    def _discarded(self, record: StepRecord) -> bool:
+        """Whether gradients wiped inside the step are in no update: of the same weights, and not in what is used."""
+        events = self._events
+        if not events.lost or not events.at_step or not events.last:
+            return False
+        if any(not torch.equal(w[n].entries, record.before[n].entries) for w in events.lost for n in w):
+            return False  # gradients at other weights were a means to move there and back (SAM)
+        at, last = flat(events.at_step[-1]), flat(events.last)
+        return at.shape == last.shape and float(at @ last) > 0.9999 * float(at.norm() * last.norm()) > 0
 
     def _rates_ahead(self) -> list[float]:
         """The largest rate of the next steps, as the schedulers that the step calls give it."""
@@ -218,8 +250,9 @@ class RealSteps:
 class _Events(TorchFunctionMode):
     """The calls of one user step, in order; `unused` lasts from one call to the next."""
 
-    def __init__(self) -> None:
+    def __init__(self, gradients: Callable[[], dict[str, Sample | None]]) -> None:
         super().__init__()
+        self.gradients = gradients
         self.unused = False  # a backward pass whose gradient no step has used
         self.begin()
 
@@ -228,6 +261,10 @@ class _Events(TorchFunctionMode):
         self.modes: list[bool] = []  # of the model in passes with gradients
         self.at_step: list[dict[str, Sample | None]] = []
         self.stepped: dict[str, Sample] = {}
+        self.lost: list[dict[str, Sample]] = []  # weights when zero_grad wiped a gradient inside the step
+        self.last: dict[
+            str, Sample | None
+        ] = {}  # gradients after the last backward pass, if any was wiped before
 
     def forward(self, training: bool) -> None:
         if torch.is_grad_enabled():
@@ -239,6 +276,9 @@ class _Events(TorchFunctionMode):
         if getattr(func, "__name__", "") == "backward":
             self.names.append("backward")
             self.unused = True
+            value = func(*args, **(kwargs or {}))
+            self.last = self.gradients() if self.lost else {}
+            return value
         return func(*args, **(kwargs or {}))
 
 
@@ -256,3 +296,24 @@ def clear_gradients(evidence: TrainingEvidence) -> None:
 
 def _weights(evidence: TrainingEvidence) -> dict[str, Sample]:
     return {n: Sample(p) for n, p in evidence.parameters.items() if is_readable(p)}
+
+
+def _counterparts(other: Any, weights: dict[str, nn.Parameter]) -> dict[str, Tensor]:
+    """The tensors of another object that stand for the weights: by name, or in order, with the same shapes."""
+    if isinstance(other, nn.Module):
+        own: dict[str, Tensor] = dict(other.named_parameters())
+    else:
+        shadow = next(
+            (
+                v
+                for v in vars(other).values()
+                if isinstance(v, dict) and all(map(torch.is_tensor, v.values()))
+            ),
+            {},
+        )
+        own = {str(k): v for k, v in shadow.items()} if hasattr(other, "__dict__") else {}
+    for prefix in ("", "module.", "ema.", "model.", "ema_model."):
+        named = {n: own[prefix + n] for n in weights if prefix + n in own}
+        if len(named) >= 0.5 * len(weights) and all(t.shape == weights[n].shape for n, t in named.items()):
+            return {n: t for n, t in named.items() if t.is_floating_point()}
+    return {}

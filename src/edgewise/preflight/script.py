@@ -25,7 +25,8 @@ from edgewise import user_code
 from edgewise.errors import BadInput
 from edgewise.preflight.check_report import CheckReport
 from edgewise.preflight.entry import check
-from edgewise.preflight.observer import LOSSES, tensors_in
+from edgewise.preflight.fingerprint import tensors_in
+from edgewise.preflight.observer import LOSSES
 
 SEVERE = {"error": ("error",), "warning": ("error", "warning"), "never": ()}
 Show = Callable[[CheckReport], None]

@@ -1,10 +1,9 @@
-"""Facts about the wiring of a network: norms, skips, blocks, dropout, modes."""
+"""Facts about the wiring of a network: skips, blocks, layers, dropout, modes."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator
-from typing import Any
 
 from torch import nn
 
@@ -13,115 +12,11 @@ from edgewise.preflight.evidence import TrainingEvidence, is_norm, median, rms, 
 from edgewise.preflight.observer import ModuleCall
 
 
-def _norm_calls(evidence: TrainingEvidence) -> list[ModuleCall]:
-    calls = [c for c in evidence.seen().calls if c.kept.get("norm")]
-    if not calls:
-        raise NotAsked("no norm was called")
-    return calls
-
-
 def _block_calls(evidence: TrainingEvidence) -> list[ModuleCall]:
     calls = [c for c in evidence.seen().calls if "cosine" in c.kept]
     if len(calls) < 2:
         raise NotAsked("no stack of blocks was seen")
     return calls
-
-
-@fact("silent norm", needs="pass")
-def silent_norm(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
-    """Compare norms by what they do: their output if the input is not zero.
-
-    Threshold: zero, for a part of a kind of norm or for all norms; a whole kind at zero while others live is
-    a known design: a note.
-    """
-    calls = _norm_calls(evidence)
-    silent = sorted({c.name for c in calls if c.kept["silent"]})
-    living = {role(c.name) for c in calls if not c.kept["silent"]}
-    if silent:
-        partly = any(role(n) in living for n in silent) or not living
-        yield finding(
-            "error" if partly else "note",
-            silent,
-            "Norm layers output zero whatever comes in: their gains are zero.",
-            f"{len(silent)} of {len({c.name for c in calls})} norms",
-            "set the gains to one (missed by the initialization, or after to_empty)",
-        )
-
-
-@fact("norm eps", needs="pass")
-def norm_eps(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
-    """Compare eps of every norm with the variance of its input.
-
-    Threshold: larger than the variance, in at least a quarter of the norms: they do not normalize.
-    """
-    calls = [c for c in _norm_calls(evidence) if "eps" in c.kept and not c.kept["silent"]]
-    large = {c.name: c.kept["eps"] for c in calls if c.kept["eps"] > 1 and c.kept["size"] > 0}
-    if large:
-        odd = [n for n in large if getattr(evidence.module(n), "eps", 0) >= 1e-3]
-        yield finding(
-            "warning" if odd or (evidence.fresh and len(large) >= 0.25 * len(calls)) else "note",
-            odd or list(large),
-            "A norm does not normalize: its eps is larger than the variance of its input.",
-            f"eps is {max(large.values()):.2g} times the variance",
-            "eps 1e-5 or 1e-6, or larger embeddings",
-            ratio=max(large.values()),
-        )
-
-
-@fact("norm size", needs="pass")
-def norm_size(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
-    """Compare the outputs of norms with their gains: a norm's outputs are as large as its gain (or one, or 1 + w).
-
-    Threshold: 3 times larger or smaller in at least half of the norms; fresh weights.
-    Cannot decide: norms without gains, which may be meant to give unit vectors.
-    """
-    calls = [c for c in _norm_calls(evidence) if "unit" in c.kept and not c.kept["silent"]]
-    if not calls or not evidence.fresh:
-        raise NotAsked("no norm with gains, or trained weights")
-    odd = {
-        c.name: c.kept["unit"] for c in calls if not 1 / 3 < c.kept["unit"] < 3 and c.kept.get("eps", 0) < 0.1
-    }
-    if len(odd) >= 0.5 * len(calls):
-        size = median(list(odd.values()))
-        yield warning(
-            list(odd),
-            "The outputs of norms are on the wrong scale: they are not of size one.",
-            f"a norm's output has size {size:.2g} (root mean square), its gain is one: divided by a sum where a mean "
-            f"was meant?",
-            "RMSNorm divides by the root of the mean of squares over the features",
-            size=size,
-        )
-
-
-@fact("norm axis", needs="pass")
-def norm_axis(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
-    """Compare the axes that LayerNorm and RMSNorm average over.
-
-    Threshold: tokens or samples among them, in a batch of token sequences.
-    Cannot decide: images, whose norms may run over the plane.
-    """
-    seen, alignment = evidence.seen(), evidence.alignment
-    if alignment is None:
-        raise NotAsked("no token sequences")
-    samples, tokens = alignment.ids.shape
-    wrong = []
-    for place, shape, normalized in seen.norms_over:
-        covered = shape[len(shape) - len(normalized) :]
-        if len(shape) == 3 and (
-            len(normalized) >= 2 or (covered == (tokens,) and tokens not in _widths(evidence))
-        ):
-            wrong.append(place or "model")
-    if wrong:
-        yield warning(
-            wrong,
-            "A norm averages over the tokens, not over the features of one token.",
-            f"its input has {samples} samples of {tokens} tokens, and the token axis is normalized",
-            "LayerNorm(width), on the last axis",
-        )
-
-
-def _widths(evidence: TrainingEvidence) -> set[int]:
-    return {m.weight.shape[1] for m in evidence.model.modules() if isinstance(m, nn.Embedding)}
 
 
 @fact("skip", needs="pass")
@@ -453,25 +348,6 @@ def mode(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
 
 def _trains(module: nn.Module) -> bool:
     return all(p.requires_grad for p in module.parameters())
-
-
-@fact("single sample norm", needs="pass")
-def single_sample_norm(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
-    """Compare the inputs of batch norms in training.
-
-    Threshold: one value per channel: the output is the bias whatever comes in.
-    """
-    calls = [c for c in evidence.seen().calls if isinstance(c.module, nn.modules.batchnorm._BatchNorm)]
-    if not calls:
-        raise NotAsked("no batch norm")
-    momentum: list[Any] = [c.name for c in calls if c.module.training and c.module.momentum in (0, 0.0)]
-    if momentum:
-        yield warning(
-            momentum, "Batch norm never updates its statistics: its momentum is zero.", "", "momentum=0.1"
-        )
-    group = [c.name for c in calls if c.module.training and c.shape and c.shape[0] == 2 and len(c.shape) == 2]
-    if group:
-        yield note(group, "Batch norm over two samples gives ±1.", "", "larger batches")
 
 
 @fact("output scale of blocks", needs="pass")
