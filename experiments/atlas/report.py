@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 STEP, EVERY = 150, 10
-LEARNED = 0.1  # share of what the best constant answer leaves, which a sound start must learn to be counted
+LEARNED = 0.02  # share of what the best constant answer leaves, which a sound start must learn to be counted
 
 
 def counted(value: dict[str, Any]) -> bool:

@@ -5,7 +5,7 @@ others. The sound start is trained at three rates for 150 steps; the best by its
 the shape, and that loss is its target. Every other start is trained at that rate and at a third of it, until its test
 loss, measured every 10 steps, reaches the target, or for 500 steps. *Slowdown* is the first step at which it does,
 divided by 150, the smaller of the two rates'; infinite if it never does ("never"). The rate rises over 20 steps and
-then stays; all siblings see the same batches. A shape whose sound start learns less than a tenth of what the best
+then stays; all siblings see the same batches. A shape whose sound start learns less than 2 % of what the best
 constant answer leaves is reported and not counted.
 """
 
