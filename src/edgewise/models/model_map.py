@@ -517,10 +517,9 @@ def _site(names: NameReader, stack: Stack, block: Block) -> BlockSite:
     mlp = None if len(block.branches) == 1 else _only(block, "mlp")
     heads, width = attention.heads, attention.head_width
     a = {role: _projection(names.model, own) for role, own in _by_role(attention).items()}
-    m = {
-        role: _projection(names.model, own, mlp.experts)
-        for role, own in ({} if mlp is None else _by_role(mlp)).items()
-    }
+    m = {}
+    if mlp is not None:
+        m = {role: _projection(names.model, own, mlp.experts) for role, own in _by_role(mlp).items()}
     key_heads = (
         attention.kv_heads if width and a["key"].fan_out == (attention.kv_heads or 0) * width else heads
     )

@@ -499,7 +499,8 @@ class BatchMemory(ModelHook):
         seen = self.last[1]
         if not self.logs or seen is None:
             return math.nan
-        return float(torch.nn.functional.nll_loss(*seen[0], ignore_index=IGNORED))
+        log_probabilities, labels = seen[0]
+        return float(torch.nn.functional.nll_loss(log_probabilities, labels, ignore_index=IGNORED))
 
     def stepped(self) -> None:
         """A sampled step begins: remember its batch, and let go of the graph behind it."""

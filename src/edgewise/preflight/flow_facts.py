@@ -89,9 +89,12 @@ def constant_output(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
     """Compare outputs before and after one input token (or a whole sample) was changed.
 
     Threshold: none moves: the input is not used.
+    Cannot decide: a loss that calls the model several times, if the changed input enters another call; discrete codes.
     """
     seen = influence(evidence)
     if not seen.moved[0].any():
+        if (reason := _reaches_otherwise(evidence)) is not None:
+            raise Undecided(reason)
         what = f"token {seen.token}" if seen.tokens else "all of its input"
         place = evidence.alignment.place if evidence.alignment is not None else "model"
         yield error(
@@ -100,6 +103,28 @@ def constant_output(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
             f"changing {what} of a sample changes none of its outputs",
             "is the input used at all, or overwritten on its way?",
         )
+
+
+def _reaches_otherwise(evidence: TrainingEvidence) -> str | None:
+    """Why outputs that do not move may still depend on the input; None if there is no such reason."""
+    base, changed = evidence.after_steps()
+    place = _last_moved(evidence)
+    if not place:
+        pairs = list(zip(base.calls, changed.calls, strict=False))
+        outer = [(a, b) for a, b in pairs if _depth(a.name) == min(_depth(c.name) for c, _ in pairs)]
+        if any(not _same(a.after, b.after) for a, b in outer[:-1]):
+            return "the changed input enters another call of the model"
+        return None
+    upstream = [a.name for a in base.calls[: [a.name for a in base.calls].index(place)]]
+    names = [n for n in evidence.trainable if any(n.startswith(f"{name}.") for name in upstream if name)]
+    if any((s := g.get(n)) is not None and s.alive for g in evidence.gradients for n in names):
+        return f"a discrete choice at {place}: outputs move only with the code, and the gradient passes by it"
+    return None
+
+
+def _depth(name: str) -> int:
+    """How deep a module is inside the model, which has no name."""
+    return len(name.split(".")) if name else 0
 
 
 def _last_moved(evidence: TrainingEvidence) -> str:

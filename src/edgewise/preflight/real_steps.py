@@ -91,6 +91,7 @@ class RealSteps:
         evidence, optimizer, events = self.evidence, self.evidence.optimizer, self._events
         assert evidence.step is not None
         batch = evidence.batches[k % len(evidence.batches)]
+        fresh: dict[str, Sample | None] | None
         if k == 0:
             clear_gradients(evidence)
             self.start.restore()

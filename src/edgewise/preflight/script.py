@@ -89,8 +89,8 @@ class Checking:
         def call(*args: Any, **kwargs: Any) -> Any:
             outputs = args[0] if args else kwargs.get("input")
             labels = args[1] if len(args) > 1 else kwargs.get("target")
-            heard = torch.is_tensor(outputs) and torch.is_tensor(labels) and not torch.compiler.is_compiling()
-            if heard and not self._busy and self.report is None:
+            wanted = not self._busy and self.report is None and not torch.compiler.is_compiling()
+            if wanted and torch.is_tensor(outputs) and torch.is_tensor(labels):
                 options = {k: v for k, v in kwargs.items() if k not in ("input", "target")}
                 item = (function, outputs.detach(), labels.detach(), args[2:], options)
                 self._losses = [*self._losses[-8:], item]

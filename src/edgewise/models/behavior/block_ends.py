@@ -192,5 +192,5 @@ def _known(branch: Branch, kernel: Operation, heads: int, pattern: Sight) -> Bra
         window_uneven=pattern.uneven,
         softmax=True,
         products=1,
-        calls=(AttentionCall(kernel, kernel, **unknown),),  # type: ignore[arg-type]
+        calls=(AttentionCall(kernel, kernel, **unknown),),
     )
