@@ -108,17 +108,15 @@ def constant_output(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
 def _reaches_otherwise(evidence: TrainingEvidence) -> str | None:
     """Why outputs that do not move may still depend on the input; None if there is no such reason."""
     base, changed = evidence.after_steps()
-    place = _last_moved(evidence)
-    if not place:
-        pairs = list(zip(base.calls, changed.calls, strict=False))
-        outer = [(a, b) for a, b in pairs if _depth(a.name) == min(_depth(c.name) for c, _ in pairs)]
-        if any(not _same(a.after, b.after) for a, b in outer[:-1]):
-            return "the changed input enters another call of the model"
-        return None
-    upstream = [a.name for a in base.calls[: [a.name for a in base.calls].index(place)]]
-    names = [n for n in evidence.trainable if any(n.startswith(f"{name}.") for name in upstream if name)]
+    pairs = list(zip(base.calls, changed.calls, strict=False))
+    moved = [a.name for a, b in pairs if not _same(a.after, b.after)]
+    highest = min((_depth(a.name) for a, _ in pairs), default=0)
+    outer = [a.name for a, _ in pairs if _depth(a.name) == highest]
+    if not _last_moved(evidence) and len(outer) > 1 and any(_depth(name) == highest for name in moved):
+        return "the changed input enters another call of the model"
+    names = [n for n in evidence.trainable if any(n.startswith(f"{name}.") for name in moved if name)]
     if any((s := g.get(n)) is not None and s.alive for g in evidence.gradients for n in names):
-        return f"a discrete choice at {place}: outputs move only with the code, and the gradient passes by it"
+        return "outputs move with a discrete choice only, and the gradient passes by it"
     return None
 
 
