@@ -24,7 +24,7 @@ def test_attention_is_read_under_dropout(kind: str) -> None:
 def test_what_misses_under_dropout_is_looked_at_again(missed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """By chance one row may have too much noise: it has no number, the next is looked at, and nothing is said.
 
-    One that misses three times in a row is refused, and said so.
+    One that misses three times in a row is seen inside the call of torch's own attention from then on.
     """
     model, criterion = encoder(dropout=0.1), nn.CrossEntropyLoss()
     optimizer, entropies = torch.optim.SGD(model.parameters(), 0.01), []
@@ -36,9 +36,9 @@ def test_what_misses_under_dropout_is_looked_at_again(missed: int, monkeypatch: 
             entropies.append(handle.row()["block.0.entropy"])
     assert handle.error == ""
     assert np.isfinite(entropies).tolist() == (
-        [False, True, True, True, True] if missed == 1 else [False] * 5
+        [False, True, True, True, True] if missed == 1 else [False] * 3 + [True] * 2
     )
-    assert bool(handle.places.blind) == (missed == 9)
+    assert handle.places.blind == []
 
 
 def test_what_is_not_understood_is_read_where_it_is_computed() -> None:
