@@ -190,7 +190,7 @@ class AttentionWatch(TorchFunctionMode):
             self.records[index] = record
         elif self.blocks[index].heads == len(self.blocks[index].softmaxes):  # one call for each head
             self.records[index] = self.records[index].joined(record)
-        elif not self.blocks[index].softmaxes:  # of several that make one attention the first stands for all
+        else:
             self.refusals[index] = "two attentions ran inside it"
 
     def counted(self, logits: Tensor) -> RowStatistics:
