@@ -304,3 +304,15 @@ def test_findings_are_written_as_the_published_schema_has_them() -> None:
     model = build("gpt2")
     trace = edgewise.measure(model, tokens=8)
     assert document(trace, edgewise.judge(trace), None, (tie,))["audit"] == [tie.json()]
+
+
+def test_an_embedding_whose_weight_is_computed_is_passed_over() -> None:
+    """The positions of wav2vec 2 are a convolution under weight_norm: `weight` is no parameter of its own."""
+    from transformers import Wav2Vec2Config, Wav2Vec2Model
+
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
+    convolutions = {"conv_dim": (8,), "conv_stride": (4,), "conv_kernel": (8,)}
+    positions = {"num_conv_pos_embeddings": 4, "num_conv_pos_embedding_groups": 2}
+    model = Wav2Vec2Model(Wav2Vec2Config(**sizes, **convolutions, **positions, do_stable_layer_norm=True))
+    assert not [f for f in audit_initialization(model) if f.severity.value == "error"]

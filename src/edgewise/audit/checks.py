@@ -96,10 +96,12 @@ def never_initialized(
     usual = median(usable) if usable else 0.02
     for group in siblings(summaries):
         yield from _of_role(group, usual)
-    modules = dict(model.named_modules())
+    modules, own = dict(model.named_modules()), dict(model.named_parameters(remove_duplicate=False))
     for name in embeddings:
         parameter = f"{name}.weight" if name in modules else name
-        tensor = model.get_parameter(parameter).detach()
+        if parameter not in own:  # computed from others, as by weight_norm
+            continue
+        tensor = own[parameter].detach()
         low, high = (float(x) for x in tensor.aminmax())
         finite = math.isfinite(low) and math.isfinite(high)
         # Constant or not finite. One row alone is a token, which may well start at zero.
