@@ -279,7 +279,7 @@ class Room(NamedTuple):
 
 # Tightening is editing these two tables. A new room adds its own line, and what it needs to the whole, in one commit.
 ROOMS = {
-    "audit": Room(3, 774, 0.79, 0.10, 0),
+    "audit": Room(3, 776, 0.79, 0.10, 0),
     "cli": Room(12, 3017, 0.61, 0.09, 0),  # doctor --selftest: one function a verb
     "critical": Room(5, 1045, 0.80, 0.05, 0),  # with vector_field and perceptron_maps, which were verbs
     "explorer": Room(11, 2982, 0.54, 0.03, 0),
@@ -297,7 +297,7 @@ ROOMS = {
     "nouns": Room(6, 1534, 0.60, 0.02, 0),
     "optim": Room(6, 1273, 0.69, 0.07, 0),
     # 24: norms and what a pass keeps left two files of 500 lines; six facts more (state between calls, averages, ...).
-    "preflight": Room(24, 7320, 0.77, 0.35, 8),
+    "preflight": Room(24, 7340, 0.77, 0.35, 8),
     "present": Room(15, 4082, 0.48, 0.03, 0),
     "probe": Room(9, 2625, 0.82, 0.10, 0),
     "rehearsal": Room(8, 2210, 0.60, 0.08, 0),
