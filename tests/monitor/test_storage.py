@@ -316,10 +316,13 @@ import os, sys, time
 from tests.monitor.test_storage import folder_at
 from pathlib import Path
 folder = folder_at(Path(sys.argv[1]))
+ready, done = os.pipe()
 child = os.fork()
 if not child:
+    os.write(done, b"x")  # it has closed what it inherited, which happens inside fork()
     time.sleep(60)
     os._exit(0)
+os.read(ready, 1)
 if sys.argv[2] == "close":
     folder.close()
 print(child, flush=True)
@@ -327,12 +330,7 @@ time.sleep(60)
 """
 
 
-SOMETIMES = pytest.mark.xfail(
-    reason="since 4fcee3ac the forked worker keeps the lock in some runs: to be found", strict=False
-)
-
-
-@pytest.mark.parametrize("how", ["close", pytest.param("kill", marks=SOMETIMES)])
+@pytest.mark.parametrize("how", ["close", "kill"])
 def test_a_lock_is_free_after_the_end_though_a_worker_was_forked(tmp_path: Path, how: str) -> None:
     """Workers of a DataLoader have all files of their parent open."""
     process = subprocess.Popen(
