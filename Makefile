@@ -96,6 +96,8 @@ screenshots: $(VENV)/.installed
 release-check: $(VENV)/.installed-dev
 	rm -rf dist build/release
 	$(BIN)/python -m build --outdir dist .
+	$(BIN)/python -m twine check --strict dist/*
+	test $$(wc -c < dist/*.whl) -lt 5000000
 	$(PYTHON) -m venv build/release
 	build/release/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt "$$(ls dist/*.whl)[explore]"
 	cd / && env -u PYTHONPATH $(CURDIR)/build/release/bin/edgewise --version

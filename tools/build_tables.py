@@ -11,7 +11,7 @@ from rich.progress import track
 
 from edgewise.arrays import Array
 from edgewise.theory.averages.functions import SMOOTH
-from edgewise.theory.averages.quadrature import TABLES_FILE, Quadrature, factors
+from edgewise.theory.averages.quadrature import TABLES_FILE, Quadrature, factors, in_steps
 from edgewise.theory.softmax.integrals import chords, row_pair, single_row
 from edgewise.theory.softmax.moments import (
     LARGEST_TOKENS,
@@ -27,6 +27,7 @@ from edgewise.theory.softmax.moments import (
 
 VARIANCES, CORRELATIONS, TOKENS = 52, 28, 15  # Chebyshev nodes per axis: truncation near 1e-5
 STEP = 0.35  # of the quadrature: error near 1e-8, far below the truncation
+DIGITS = 1e-11  # what is kept of a coefficient of the moments
 
 
 def averages(name: str) -> dict[str, Array]:
@@ -79,7 +80,7 @@ def write_moments() -> None:
         rows = list(track(pool.map(logarithms_at, variances), "softmax moments", total=len(variances)))
     equal_weights = {name: np.zeros_like(logarithms) for name, logarithms in rows[0].items()}  # v = 0
     table = {name: np.array([row[name] for row in (equal_weights, *rows)]) for name in equal_weights}
-    stored: dict[str, Any] = {name: coefficients(values) for name, values in table.items()}
+    stored: dict[str, Any] = {name: in_steps(coefficients(values), DIGITS) for name, values in table.items()}
     np.savez_compressed(TABLE_FILE, **stored)
     print(f"wrote {TABLE_FILE.name}: {TABLE_FILE.stat().st_size / 1e6:.2f} MB")
 

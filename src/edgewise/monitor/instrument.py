@@ -339,15 +339,12 @@ class Instrument:
         return values
 
     def look_inside(self) -> bool:
-        """See attentions that cannot be rebuilt where they are computed, from the next pass on; whether any is new.
-
-        In compiled code they are not heard; there a mask that is not read costs its own row only.
-        """
+        """See attentions that cannot be rebuilt where they are computed, from the next pass on; whether any is new."""
         known = {layer.block for layer in self.places.by_operation}
         refused = [
             AttentionOperations(place.block, place.heads, room=place.name)
             for group in self.groups
-            if isinstance(group, AttentionGroup) and not group.passing
+            if isinstance(group, AttentionGroup)
             for place, reason in zip(group.layers, group.refusals, strict=True)
             if reason and place.block not in known
         ]

@@ -30,7 +30,7 @@ LARGEST = 4_000_000  # bytes of a recipe
 FUNCTIONS = ("cases", "measure", "claim", "draw")
 SCALES = ("small", "full")
 FOLDERS = ("papers", "experiments")  # what others claimed, and what we asked
-INSTALLED = "edgewise_recipes"  # the folder of a wheel that holds them, beside the package
+INSTALLED = "recipes"  # the folder of the installed package that holds them
 
 
 @dataclass(frozen=True)
@@ -169,12 +169,12 @@ class Recipe:
 
 
 def home() -> Path | None:
-    """Return where the recipes of edgewise are: beside the installed package, or in its checkout.
+    """Return where the recipes of edgewise are: in the installed package, or in its checkout.
 
     None if neither is.
     """
     package = Path(__file__).parents[1]
-    places = (package.parent / INSTALLED, package.parents[1])
+    places = (package / INSTALLED, package.parents[1])
     return next((place for place in places if all((place / folder).is_dir() for folder in FOLDERS)), None)
 
 

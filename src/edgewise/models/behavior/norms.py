@@ -272,7 +272,7 @@ def _conclude(graph: Graph, site: Site, plain: _Inputs, loud: _Inputs, shifted: 
     traits = site.traits
     growths = []
     asked = site.part.ends[0]
-    if site.residual.gated:  # gates read the stream as well, past the norm
+    if graph[site.residual.node].mixed:  # gates read the stream as well, past the norm
         asked = [op for op in asked if op in site.part.score_weights]
     for operation in asked:
         if operation in plain.weights and operation in loud.weights:

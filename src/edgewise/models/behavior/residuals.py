@@ -100,7 +100,6 @@ class ResidualSum:
     skip_side: int
     inside: list[int]
     parts: list[Part]
-    gated: bool = False  # what weighs stream and branch is made from the stream by weights inside the branch
 
     @property
     def joins(self) -> bool:
@@ -158,7 +157,7 @@ def _residual(graph: Graph, node: Node, sums: dict[int, ResidualSum]) -> Residua
     for side in (1, 0):  # which operand is the branch
         skip, branch = graph[node.operands[1 - side]], node.operands[side]
         way = way_up(graph, skip, sums)
-        stream, gate = _weighed(graph, way[-1], graph[branch])
+        stream = _weighed(graph, way[-1], graph[branch])
         if stream is not None:
             way = [*way, *way_up(graph, stream, sums)]
         whole = (
@@ -173,21 +172,20 @@ def _residual(graph: Graph, node: Node, sums: dict[int, ResidualSum]) -> Residua
                 point = source if source in way else way[-1]
                 node.mixed |= stream is not None
                 parts = _parts(graph, source.index, node, side, inside, sums)
-                gated = gate is not None and any(graph[i].weight for i in graph.between(source.index, gate))
-                return ResidualSum(node.index, point.index, source.index, 1 - side, inside, parts, gated)
+                return ResidualSum(node.index, point.index, source.index, 1 - side, inside, parts)
     return None
 
 
-def _weighed(graph: Graph, skip: Node, branch: Node) -> tuple[Node | None, int | None]:
-    """(the stream x, the gate g) of (1 - g) x + g f(x), as highway and recurrent cells have it."""
+def _weighed(graph: Graph, skip: Node, branch: Node) -> Node | None:
+    """The stream x of (1 - g) x + g f(x), a gate on the stream as highway and recurrent cells have it."""
     while graph.transparent(branch):
         branch = graph[branch.parents[0]]
     if not all(node.function in MULTIPLY and len(node.parents) == 2 for node in (skip, branch)):
-        return None, None
+        return None
     for side, factor in enumerate(skip.parents):
         if any(factor in graph[gate].parents or gate in graph[factor].parents for gate in branch.parents):
-            return graph[skip.parents[1 - side]], factor
-    return None, None
+            return graph[skip.parents[1 - side]]
+    return None
 
 
 def _same_stream(graph: Graph, later: int, earlier: int, sums: dict[int, ResidualSum]) -> bool:

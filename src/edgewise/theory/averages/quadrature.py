@@ -162,7 +162,7 @@ def _padded(values: Array, before: int) -> Array:
 
 TABLES_FILE = Path(__file__).with_name("averages.npz")
 SINGLE = 1e-4  # weight below which a component is kept in single precision
-TRUNCATION = 1e-11  # weight below which a component is dropped
+TRUNCATION = 1e-11  # weight below which a component is dropped, and digits of the others, which then compress
 
 
 def factors(table: Array) -> dict[str, Array]:
@@ -175,9 +175,17 @@ def factors(table: Array) -> dict[str, Array]:
         ("double", relative >= SINGLE, np.float64),
         ("single", (relative < SINGLE) & (relative > TRUNCATION), np.float32),
     ):
-        parts[f"{name}_left"] = (left[:, chosen] * np.sqrt(weights[chosen])).astype(kind)
-        parts[f"{name}_right"] = (np.sqrt(weights[chosen])[:, None] * right[chosen]).astype(kind)
+        columns = (left[:, chosen] * np.sqrt(weights[chosen])).astype(kind)
+        rows = (np.sqrt(weights[chosen])[:, None] * right[chosen]).astype(kind)
+        parts[f"{name}_left"] = in_steps(columns, TRUNCATION / np.abs(rows).max(axis=1))
+        parts[f"{name}_right"] = in_steps(rows, TRUNCATION / np.abs(columns).max(axis=0)[:, None])
     return parts
+
+
+def in_steps(values: Array, step: Array | float) -> Array:
+    """Return multiples of the power of two below `step`: the zeros at the end of their digits compress well."""
+    exact = 2.0 ** np.floor(np.log2(step))
+    return np.asarray(np.round(values.astype(np.float64) / exact) * exact).astype(values.dtype)
 
 
 def product(parts: dict[str, Array]) -> Array:
@@ -188,8 +196,7 @@ def product(parts: dict[str, Array]) -> Array:
 
 def shipped_table(name: str) -> PairTable | None:
     """Return the pair averages of a named activation; None where none are shipped."""
-    stored = _stored(name)
-    if not stored:
+    if not (stored := _stored(name)):
         return None
     tables = [
         product({key.split(".")[1]: value for key, value in stored.items() if key.startswith(f"{which}.")})
@@ -200,8 +207,7 @@ def shipped_table(name: str) -> PairTable | None:
 
 def shipped_splines(name: str) -> tuple[Quintic, Quintic] | None:
     """log E phi^2 and log E phi'^2 of a named activation against log q; None where none are shipped."""
-    stored = _stored(name)
-    if not stored:
+    if not (stored := _stored(name)):
         return None
     low, high = float(np.log(SMALLEST_LENGTH)), float(np.log(LARGEST_LENGTH))
     return Quintic(low, high, stored["square"]), Quintic(low, high, stored["slope_square"])

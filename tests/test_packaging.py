@@ -1,0 +1,71 @@
+"""What goes into the wheel, and what a package index shows of the README."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import tomllib
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+ADDRESS = "https://example.org/someone/edgewise"
+
+
+@pytest.fixture(scope="module")
+def packaging() -> ModuleType:
+    pytest.importorskip("setuptools")
+    spec = importlib.util.spec_from_file_location("packaging_of_edgewise", ROOT / "setup.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_every_link_of_the_readme_is_absolute_on_an_index(packaging: ModuleType) -> None:
+    readme = (ROOT / "README.md").read_text()
+    text = packaging.with_absolute_links(readme, ADDRESS, "v0.1.0")
+    places = re.findall(r"(!?)\[[^\]]*\]\(([^)]+)\)", text)
+    assert len(places) > 20
+    assert all(place.startswith(("https://", "#")) for _, place in places)
+    assert f"]({ADDRESS}/blob/v0.1.0/docs/limits.md)" in text
+    assert f"]({ADDRESS}/raw/v0.1.0/docs/images/fix_encoder48.png)" in text
+    for _, place in places:
+        _, found, file = place.partition("v0.1.0/")
+        assert not found or (ROOT / file.partition("#")[0]).exists(), place
+
+
+def test_a_build_outside_a_release_states_no_address(
+    packaging: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("GITHUB_REPOSITORY", raising=False)
+    assert packaging.described()["project_urls"] == {}
+    monkeypatch.setenv("GITHUB_REPOSITORY", "someone/edgewise")
+    monkeypatch.setenv("GITHUB_REF_NAME", "v9")
+    described = packaging.described()
+    assert described["project_urls"]["Issues"].endswith("/someone/edgewise/issues")
+    assert "/blob/v9/docs/check.md" in described["long_description"]
+
+
+def test_rows_and_results_go_into_the_package_and_lists_of_models_do_not(packaging: ModuleType) -> None:
+    places = {place.as_posix() for _, place in packaging.copies(ROOT, Path("edgewise/recipes"))}
+    assert "edgewise/recipes/papers/rows.yaml" in places
+    assert "edgewise/recipes/papers/poole2016exponential/recorded/figure3_circle.jsonl" in places
+    assert not [place for place in places if "/strangers/" in place or "/preflight/" in place]
+    manifest = (ROOT / "MANIFEST.in").read_text()
+    for folder in packaging.FOLDERS:  # the wheel is built from the source distribution
+        line = next(line for line in manifest.splitlines() if line.startswith(f"recursive-include {folder} "))
+        endings = {Path(place).suffix for place in places if f"/{folder}/" in place}
+        assert {f"*{ending}" for ending in endings} <= set(line.split())
+
+
+def test_extras_and_python_versions_are_those_of_the_docs() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    install = (ROOT / "docs" / "install.md").read_text()
+    for extra in project["optional-dependencies"]:
+        assert f"`{extra}`" in install, extra
+    workflow = (ROOT / ".github" / "workflows" / "release.yml").read_text()
+    versions = re.findall(r"Python :: (3\.\d+)\"", "\n".join(f'{c}"' for c in project["classifiers"]))
+    assert versions and all(f'"{version}"' in workflow for version in versions)
