@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 import numpy as np
@@ -14,7 +13,6 @@ pytest.importorskip("fastapi", reason="the extra `explore` is not installed")
 
 from edgewise.explorer import flows
 from edgewise.explorer.flows import FlowRequest, flow_answer, plain_block
-from tests.support.yardstick import slowness
 
 
 def asked(**wanted: Any) -> dict[str, Any]:
@@ -58,16 +56,6 @@ def test_sharp_attention_ends_a_path_in_time() -> None:
     config = '{"norm": "none", "depth": 60, "activation": "relu", "mlp_in_gain": 20, "mlp_out_gain": 20}'
     drawn = asked(source={"config": config, "name": "sharp.json"})
     assert len(drawn["paths"][0]) < 61 and "the path ends there" in drawn["sentences"]
-
-
-def test_an_answer_takes_less_than_a_fifth_of_a_second() -> None:
-    wanted = FlowRequest.model_validate({"knobs": {"mlp_in_gain": 3.5}})
-    times = []
-    for _ in range(4):  # the first fills caches
-        began = time.process_time()
-        flow_answer(wanted)
-        times.append(time.process_time() - began)
-    assert min(times) < 0.2 * slowness()
 
 
 def test_sliders_are_strengths_where_skip_and_branch_are_a_pair() -> None:
