@@ -1,13 +1,25 @@
-"""All strangers by name, each with its half (`truth.half`), or `third` for those of the third list."""
+"""All strangers by name, each with its half (`truth.half`), or the list it belongs to: `third` or `fourth`."""
 
 from __future__ import annotations
 
-from . import attentions, huggingface, layers, layouts, misleading, registry, residuals, third, torch_parts
+from . import (
+    attentions,
+    fourth,
+    huggingface,
+    layers,
+    layouts,
+    misleading,
+    registry,
+    residuals,
+    third,
+    torch_parts,
+)
 from .truth import STRANGERS, Stranger, half
 
 __all__ = [
     "EVERYONE",
     "attentions",
+    "fourth",
     "huggingface",
     "layers",
     "layouts",

@@ -49,7 +49,9 @@ def main() -> None:
     arguments = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    arguments.add_argument("--half", choices=("development", "blind", "third"), default="development")
+    arguments.add_argument(
+        "--half", choices=("development", "blind", "third", "fourth"), default="development"
+    )
     arguments.add_argument("--table", action="store_true", help="print what is recorded, ask nothing")
     arguments.add_argument(
         "--judge", action="store_true", help="judge the recorded answers again, ask nothing"

@@ -19,7 +19,7 @@ def test_the_list_is_long_and_its_halves_are_alike() -> None:
     origins = Counter(stranger.origin for stranger, _ in EVERYONE.values())
     halves = Counter(half for _, half in EVERYONE.values())
     assert origins["by hand"] >= 60 and len(EVERYONE) - origins["by hand"] >= 40
-    assert set(halves) == {"development", "blind", "third"} and min(halves.values()) >= 60
+    assert set(halves) == {"development", "blind", "third", "fourth"} and min(halves.values()) >= 60
     assert sum(not stranger.truths[0].softmax for stranger, _ in EVERYONE.values()) >= 15
     assert EVERYONE["nanogpt"][1] == "blind" and EVERYONE["sum by torch.add"][1] == "development"
 
@@ -30,6 +30,14 @@ def test_the_third_list_has_models_of_every_origin_and_faults() -> None:
     assert origins["by hand"] >= 45 and origins["registry"] + origins["transformers"] >= 12
     assert sum(stranger.truths[0].softmax for stranger in third) >= 60
     assert sum(bool(stranger.truths[0].faults) for stranger in third) >= 5
+
+
+def test_the_fourth_list_has_models_of_every_origin() -> None:
+    fourth = [stranger for stranger, half in EVERYONE.values() if half == "fourth"]
+    origins = Counter(stranger.origin for stranger in fourth)
+    assert origins["by hand"] >= 40 and origins["registry"] >= 8 and origins["transformers"] >= 15
+    assert sum(stranger.truths[0].softmax for stranger in fourth) >= 55
+    assert sum(not stranger.truths[0].softmax for stranger in fourth) <= 7
 
 
 @pytest.mark.parametrize("name", NAMES)
