@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -79,12 +79,6 @@ def _checked(source: str, only: str | None, steps: int, theory: bool) -> CheckRe
             return check(target.module, only="tensors")
         assert target.factory is not None
         return check(seeded(target.factory, 0), only="tensors")
-    given = _setup(source)
-    model = given.pop("model")
-    return check(model, **given, only=only, steps=steps, theory=theory)
-
-
-def _setup(source: str) -> dict[str, Any]:
     from edgewise.models.source import load_name
 
     file, _, name = source.rpartition(":")
@@ -97,7 +91,8 @@ def _setup(source: str) -> dict[str, Any]:
     unknown = sorted(set(given) - set(KEYS))
     if unknown:
         raise BadInput(f"{name}() returned unknown keys {unknown}; expected {', '.join(KEYS)}.")
-    return given
+    model = given.pop("model")
+    return check(model, **given, only=only, steps=steps, theory=theory)
 
 
 def _show(report: CheckReport, as_json: bool, err: bool = False) -> None:

@@ -98,8 +98,13 @@ def asymptotics(architecture: Architecture, budget: SearchBudget | None = None) 
     """Compute the limits of the last block repeated without end [Cowsik 2024, at finite length]."""
     block = BlockMap.of(architecture, budget)
     norms = collapsed_norms(block)
-    if not norms:
-        return _growing(block, architecture)
+    if not norms:  # a norm that grows linearly: every branch fades, and both exponents vanish
+        far = np.array([1e8])
+        with np.errstate(divide="ignore"):  # a block that leaves nothing: the stream ends, infinitely fast
+            growth = float(np.log(block(far, _collapsed(block, far))[0] / far)[0])
+        if abs(growth) > 1e-6:
+            return Asymptotics(None, None, None, None, (), (_EXPONENTIAL,))
+        return Asymptotics(0.0, 0.0, None, power_law(block) if _alike(architecture) else None, (), ())
     if not _alike(architecture):
         return Asymptotics(None, None, None, None, (), (_OPEN,))
     stable = norms[-1] if len(norms) == 1 else _reached(block, architecture.embedding_norm, norms)
@@ -114,16 +119,6 @@ def asymptotics(architecture: Architecture, budget: SearchBudget | None = None) 
 def _alike(architecture: Architecture) -> bool:
     """No position is special in the last block; else rows average different tokens and collapse is another problem."""
     return all(layer.symmetric for layer in attentions(architecture.blocks[-1]))
-
-
-def _growing(block: BlockMap, architecture: Architecture) -> Asymptotics:
-    """Judge a norm without fixed point: if it grows linearly, every branch fades and both exponents vanish."""
-    far = np.array([1e8])
-    with np.errstate(divide="ignore"):  # a block that leaves nothing: the stream ends, infinitely fast
-        growth = float(np.log(block(far, _collapsed(block, far))[0] / far)[0])
-    if abs(growth) > 1e-6:
-        return Asymptotics(None, None, None, None, (), (_EXPONENTIAL,))
-    return Asymptotics(0.0, 0.0, None, power_law(block) if _alike(architecture) else None, (), ())
 
 
 def _notes(architecture: Architecture) -> tuple[str, ...]:

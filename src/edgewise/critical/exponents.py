@@ -82,7 +82,18 @@ def evaluate(
     parts = []
     for low in range(0, count, CHUNK):
         chunk = {name: np.asarray(values, float)[low : low + CHUNK] for name, values in changed.items()}
-        parts.append(_chunk(architecture, chunk, readout, start_overlap, budget))
+        # The own and the near orbit of every point go through the blocks side by side, in one array.
+        doubled = {name: np.concatenate([values, values]) for name, values in chunk.items()}
+        knobs: dict[str, Any] = architecture.knobs() | doubled
+        size = len(next(iter(chunk.values())))
+        q = np.broadcast_to(np.asarray(knobs["embedding_norm"], float), (2 * size,))
+        separation = np.repeat([1 - start_overlap, NEAR], size)
+        setting = Setting(architecture.tokens, architecture.width, budget=budget)
+        steps, lost = follow_grid(fold(knobs), SimplexState(q, q * separation), setting)
+        shared = np.repeat([float(readout == "pooled"), 1.0], size)
+        logs = [log for _, log in pull_back(steps, Gradient(np.ones(2 * size), shared))][::-1]
+        rates = _rates(architecture.depth, SimplexState(q, q * separation), steps, logs, size)
+        parts.append(rates.without(lost[:size] | lost[size:]))
     return Exponents.concatenate(parts)
 
 
@@ -106,27 +117,6 @@ def refuse_structural(names: Mapping[str, object]) -> None:
         if KNOBS[name].kind != "number" or name == "rope_base":
             allowed = ", ".join(k for k, knob in KNOBS.items() if knob.kind == "number" and k != "rope_base")
             raise BadInput(f"{name} cannot vary continuously; choose among {allowed}.")
-
-
-def _chunk(
-    architecture: Architecture,
-    changed: Mapping[str, Array],
-    readout: str,
-    start_overlap: float,
-    budget: SearchBudget | None,
-) -> Exponents:
-    """Send the own and the near orbit of every point through the blocks side by side, in one array."""
-    doubled = {name: np.concatenate([values, values]) for name, values in changed.items()}
-    knobs: dict[str, Any] = architecture.knobs() | doubled
-    size = len(next(iter(changed.values())))
-    q = np.broadcast_to(np.asarray(knobs["embedding_norm"], float), (2 * size,))
-    separation = np.repeat([1 - start_overlap, NEAR], size)
-    setting = Setting(architecture.tokens, architecture.width, budget=budget)
-    steps, lost = follow_grid(fold(knobs), SimplexState(q, q * separation), setting)
-    shared = np.repeat([float(readout == "pooled"), 1.0], size)
-    logs = [log for _, log in pull_back(steps, Gradient(np.ones(2 * size), shared))][::-1]
-    rates = _rates(architecture.depth, SimplexState(q, q * separation), steps, logs, size)
-    return rates.without(lost[:size] | lost[size:])
 
 
 def follow_grid(

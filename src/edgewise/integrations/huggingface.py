@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import copy
-import sys
-from collections.abc import Callable
 from dataclasses import replace
 from importlib import import_module
 from importlib.util import find_spec
@@ -15,24 +13,21 @@ import torch
 from torch import Tensor, nn
 
 from edgewise.errors import BadInput
+from edgewise.integrations.callback import WatchingCallback
 from edgewise.models.state import random_streams
-from edgewise.monitor.alarm import Alarm
 from edgewise.monitor.watch import Watch
-from edgewise.preflight.check_report import CheckReport
-from edgewise.preflight.during import watch
-from edgewise.preflight.script import Checking
 from edgewise.progress import Tell
 from edgewise.rehearsal.learning_rate import learning_rate
 from edgewise.rehearsal.rate import Rate
 
-Base: Any = object  # where transformers is not installed, the class is there and refuses to be made
+Base: Any = object  # without transformers the class exists, and raises when it is made
 if find_spec("transformers") is not None:
     Base = import_module("transformers.trainer_callback").TrainerCallback
 
 OPEN: dict[Path, Watch] = {}  # by folder: watches of trainings that have not ended
 
 
-class HuggingFaceCallback(Base):
+class HuggingFaceCallback(WatchingCallback, Base):
     """Watches the model from the first step to the last; rows go to OUTPUT_DIR/edgewise unless `to` says otherwise.
 
     to          the folder for rows and alarms
@@ -48,72 +43,36 @@ class HuggingFaceCallback(Base):
     'runs/a'
     """
 
-    def __init__(
+    missing = None if Base is not object else "transformers, which is not installed. Install edgewise[hf]."
+
+    def on_train_begin(
         self,
-        to: str | Path | None = None,
-        *,
-        budget: float = 0.02,
-        everything: bool = False,
-        stop: bool = False,
-        quiet: bool = False,
-        on_alarm: Callable[[Alarm], None] | None = None,
-        rate: Any = None,
-        check: bool = False,
+        args: Any,
+        state: Any,
+        control: object,  # noqa: ARG002
+        model: Any = None,
+        **others: object,  # noqa: ARG002
     ) -> None:
-        if Base is object:
-            raise BadInput(
-                "HuggingFaceCallback needs transformers, which is not installed. Install edgewise[hf]."
-            )
-        self.options: dict[str, Any] = {
-            "budget": budget,
-            "everything": everything,
-            "quiet": quiet,
-            "rate": rate,
-        }
-        self.to, self.stop, self.on_alarm = to, stop, on_alarm
-        self.handle: Watch | None = None
-        self.checking = Checking("error" if stop else "never", self._show, raises=False) if check else None
-
-    def _show(self, report: CheckReport) -> None:
-        if not self.options["quiet"]:
-            print(report, file=sys.stderr)
-
-    def on_train_begin(self, args: Any, state: Any, control: Any, model: Any = None, **others: Any) -> None:  # noqa: ARG002
-        if (
-            self.checking is not None
-        ):  # watching begins after the check, whose steps are no part of the training
-            self.checking.__enter__()
-        else:
-            self._begin(args, state, model)
+        self.start(lambda: self._begin(args, state, model))
 
     def _begin(self, args: Any, state: Any, model: Any) -> None:
         goal = self._goal(args)
         if goal in OPEN:  # a training that was interrupted does not say so
             OPEN[goal].close()
-        self.handle = OPEN[goal] = watch(
-            model,
-            to=goal,
-            first_step=int(state.global_step),
-            on_alarm=self.on_alarm,
-            checkpoints=Path(args.output_dir),
-            **self.options,
-        )
+        self.watch(model, goal, int(state.global_step), Path(args.output_dir))
+        assert self.handle is not None
+        OPEN[goal] = self.handle
 
     def _goal(self, args: Any) -> Path:
         return Path(Path(args.output_dir) / "edgewise" if self.to is None else self.to).absolute()
 
-    def on_step_end(self, args: Any, state: Any, control: Any, model: Any = None, **others: Any) -> None:  # noqa: ARG002
-        if self.handle is None and self.checking is not None and self.checking.report is not None:
-            self._begin(args, state, model)
-        harmed = self.handle is not None and any(alarm.failing for alarm in self.handle.alarms)
-        if self.stop and (harmed or (self.checking is not None and self.checking.stops)):
+    def on_step_end(self, args: Any, state: Any, control: Any, model: Any = None, **others: object) -> None:  # noqa: ARG002
+        if self.after_step(lambda: self._begin(args, state, model)):
             control.should_training_stop = True
 
-    def on_train_end(self, args: Any, state: Any, control: Any, **others: Any) -> None:  # noqa: ARG002
-        if self.checking is not None:
-            self.checking.__exit__()
+    def on_train_end(self, args: Any, state: object, control: object, **others: object) -> None:  # noqa: ARG002
+        self.end()
         if self.handle is not None:
-            self.handle.close()
             OPEN.pop(self._goal(args), None)
 
 
@@ -159,7 +118,7 @@ def learning_rate_for_trainer(
     return replace(rate, notes=(*rate.notes, note)) if note else rate
 
 
-def _trainer_loss(trainer: Any, model: nn.Module, batch: Any) -> Tensor:
+def _trainer_loss(trainer: Any, model: nn.Module, batch: object) -> Tensor:
     value: Tensor = trainer.compute_loss(model, trainer._prepare_inputs(copy.copy(batch)))
     return value
 
@@ -169,7 +128,7 @@ def _optimizer(trainer: Any, model: nn.Module) -> torch.optim.Optimizer:
     own = trainer.optimizer
     if own is not None:
         raise BadInput(
-            "this Trainer was given an optimizer of its own. LossCall edgewise.learning_rate(model, batches, "
+            "this Trainer was given an optimizer of its own. Call edgewise.learning_rate(model, batches, "
             "optimizer=...) with it, or let the Trainer make one."
         )
     try:

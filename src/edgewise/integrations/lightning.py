@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import inspect
-import sys
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from importlib import import_module
 from itertools import islice
 from pathlib import Path
@@ -14,16 +13,12 @@ from typing import Any
 from torch import Tensor, nn
 
 from edgewise.errors import BadInput
-from edgewise.monitor.alarm import Alarm
-from edgewise.monitor.watch import Watch
-from edgewise.preflight.check_report import CheckReport
-from edgewise.preflight.during import watch
-from edgewise.preflight.script import Checking
+from edgewise.integrations.callback import WatchingCallback
 from edgewise.rehearsal.learning_rate import learning_rate
 from edgewise.rehearsal.rate import Rate
 from edgewise.rehearsal.short_training import FRESH
 
-Base: Any = object  # where Lightning is not installed, the class is there and refuses to be made
+Base: Any = object  # without Lightning the class exists, and raises when it is made
 for _package in ("lightning.pytorch", "pytorch_lightning"):
     try:
         Base = import_module(f"{_package}.callbacks").Callback
@@ -34,7 +29,7 @@ for _package in ("lightning.pytorch", "pytorch_lightning"):
 ATTRIBUTES = ("lr", "learning_rate")
 
 
-class LightningCallback(Base):
+class LightningCallback(WatchingCallback, Base):
     """Watches the module from the first step to the last; rows go to DEFAULT_ROOT_DIR/edgewise unless `to` says so.
 
     to          the folder for rows and alarms
@@ -50,79 +45,34 @@ class LightningCallback(Base):
     'runs/a'
     """
 
-    def __init__(
-        self,
-        to: str | Path | None = None,
-        *,
-        budget: float = 0.02,
-        everything: bool = False,
-        stop: bool = False,
-        quiet: bool = False,
-        on_alarm: Callable[[Alarm], None] | None = None,
-        rate: Any = None,
-        check: bool = False,
-    ) -> None:
-        if Base is object:
-            raise BadInput("LightningCallback needs lightning, which is not installed. Install it with pip.")
-        super().__init__()
-        self.options: dict[str, Any] = {
-            "budget": budget,
-            "everything": everything,
-            "quiet": quiet,
-            "rate": rate,
-        }
-        self.to, self.stop, self.on_alarm = to, stop, on_alarm
-        self.handle: Watch | None = None
-        self.checking = Checking("error" if stop else "never", self._show, raises=False) if check else None
-
-    def _show(self, report: CheckReport) -> None:
-        if not self.options["quiet"]:
-            print(report, file=sys.stderr)
+    missing = None if Base is not object else "lightning, which is not installed. Install it with pip."
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
-        if (
-            self.checking is not None
-        ):  # watching begins after the check, whose steps are no part of the training
-            self.checking.__enter__()
-        else:
-            self._begin(trainer, pl_module)
+        self.start(lambda: self._begin(trainer, pl_module))
 
     def _begin(self, trainer: Any, pl_module: Any) -> None:
         home = Path(trainer.default_root_dir)
+        scaler = getattr(trainer.precision_plugin, "scaler", None)
         goal = home / "edgewise" if self.to is None else self.to
-        self.handle = watch(
-            pl_module,
-            to=goal,
-            first_step=int(trainer.global_step),
-            on_alarm=self.on_alarm,
-            scaler=getattr(trainer.precision_plugin, "scaler", None),
-            checkpoints=home,
-            **self.options,
-        )
+        self.watch(pl_module, goal, int(trainer.global_step), home, scaler)
 
-    def on_before_backward(self, trainer: Any, pl_module: Any, loss: Any) -> None:  # noqa: ARG002
+    def on_before_backward(self, trainer: Any, pl_module: object, loss: Tensor) -> None:  # noqa: ARG002
         if self.handle is not None:
             self.handle._guarded(self._report, trainer, loss)
 
-    def _report(self, trainer: Any, loss: Any) -> None:
+    def _report(self, trainer: Any, loss: Tensor) -> None:
         assert self.handle is not None
         self.handle.log(loss=loss * trainer.accumulate_grad_batches)  # the trainer has divided it
 
-    def on_train_batch_end(self, trainer: Any, pl_module: Any, *others: Any) -> None:  # noqa: ARG002
-        if self.handle is None and self.checking is not None and self.checking.report is not None:
-            self._begin(trainer, pl_module)
-        harmed = self.handle is not None and any(alarm.failing for alarm in self.handle.alarms)
-        if self.stop and (harmed or (self.checking is not None and self.checking.stops)):
+    def on_train_batch_end(self, trainer: Any, pl_module: Any, *others: object) -> None:  # noqa: ARG002
+        if self.after_step(lambda: self._begin(trainer, pl_module)):
             trainer.should_stop = True
 
-    def on_train_end(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002
-        if self.checking is not None:
-            self.checking.__exit__()
-        if self.handle is not None:
-            self.handle.close()
+    def on_train_end(self, trainer: object, pl_module: object) -> None:  # noqa: ARG002
+        self.end()
 
-    def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:  # noqa: ARG002
-        self.on_train_end(trainer, pl_module)
+    def on_exception(self, trainer: object, pl_module: object, exception: BaseException) -> None:  # noqa: ARG002
+        self.end()
 
 
 class RehearseLearningRate(Base):
@@ -151,7 +101,7 @@ class RehearseLearningRate(Base):
         if not pl_module.automatic_optimization or len(trainer.optimizers) != 1:
             raise BadInput(
                 f"{len(trainer.optimizers)} optimizers, automatic_optimization={pl_module.automatic_optimization}: "
-                "expected one optimizer that Lightning steps. LossCall edgewise.learning_rate yourself."
+                "expected one optimizer that Lightning steps. Call edgewise.learning_rate yourself."
             )
         (optimizer,) = trainer.optimizers
         accumulate = int(trainer.accumulate_grad_batches)
@@ -172,7 +122,7 @@ class RehearseLearningRate(Base):
             _set(trainer, optimizer, pl_module, self.rate)
 
 
-def _training_loss(module: nn.Module, batch: Any) -> Tensor:
+def _training_loss(module: nn.Module, batch: object) -> Tensor:
     """What `training_step` returns; logging does nothing there, because a copy has no Trainer."""
     step: Any = module.training_step
     with warnings.catch_warnings():

@@ -236,10 +236,6 @@ def training_path(model: nn.Module, states: Recorder | Sequence[Mapping[str, Ten
     rows = torch.stack(
         [torch.cat([(s[n].to(p) - p).double().flatten() for n, p in end.items()]) for s in points]
     )
-    return _components(rows, end)
-
-
-def _components(rows: Tensor, end: Mapping[str, Tensor]) -> Path:
     values, vectors = torch.linalg.eigh(rows @ rows.T)
     values, vectors = values.flip(0).clamp_min(0), vectors.flip(1)
     if not values[1] > 1e-12 * values[0]:

@@ -207,7 +207,10 @@ class CachedPass:
             self._run(weights)
         for hook in hooks:
             hook.remove()
-        self._install()
+        for module, calls in self.calls.items():  # what lies inside a constant module is never reached
+            if len(calls) == 1 and calls[0].constant:
+                module.forward = calls[0].answer()
+                self.constants += 1
         self.calls.clear()  # what is replayed is held by its replacement
 
     def _watch(self, module: nn.Module, flow: Dataflow) -> RemovableHandle:
@@ -220,13 +223,6 @@ class CachedPass:
             self.calls.setdefault(module, []).append(call)
 
         return module.register_forward_hook(leave)
-
-    def _install(self) -> None:
-        """Replace forwards in the copy; what lies inside a constant module is never reached."""
-        for module, calls in self.calls.items():
-            if len(calls) == 1 and calls[0].constant:
-                module.forward = calls[0].answer()
-                self.constants += 1
 
 
 @dataclass

@@ -143,7 +143,12 @@ def compute_grid(
     start = rebalanced(bare) if settings.rebalance else {}
     directions = directions_of(bare, wanted, settings.seed, settings.normalization, start)
     surface = Surface(bare, loss, batches, directions, start)
-    centre = _centre(surface, bare, start)
+    centre = surface.at([0.0] * len(surface.directions))
+    if not math.isfinite(centre):
+        raise BadInput(f"the loss of the model itself is {centre}: there is no landscape around it.")
+    if start:
+        plain = Surface(bare, surface.module.function[0], surface.batches, surface.directions, {})
+        check_unchanged(plain.at([0.0] * len(surface.directions)), centre, surface.dtype)
     scaled = settings.normalization != "none" and not any(isinstance(w, Direction) for w in wanted)
     reach = _reach(settings.reach, surface, centre, 1.0 if scaled else _longest(surface))
     axes = tuple(np.linspace(-r, r, settings.points) for r in reach)
@@ -179,17 +184,6 @@ def _losses(evaluate: Evaluate, axes: tuple[Array, ...], facts: Facts, method: s
                     losses if len(axes) == 2 else losses[0], (i + 1) if len(axes) == 2 else len(columns)
                 )
     return losses if len(axes) == 2 else losses[0]
-
-
-def _centre(surface: Surface, model: nn.Module, start: Mapping[str, Tensor]) -> float:
-    """Return the loss where the model is; raise `BadInput` if it is not finite, or when rebalancing has changed it."""
-    centre = surface.at([0.0] * len(surface.directions))
-    if not math.isfinite(centre):
-        raise BadInput(f"the loss of the model itself is {centre}: there is no landscape around it.")
-    if start:
-        plain = Surface(model, surface.module.function[0], surface.batches, surface.directions, {})
-        check_unchanged(plain.at([0.0] * len(surface.directions)), centre, surface.dtype)
-    return centre
 
 
 def _reach(wanted: Reach, surface: Surface, centre: float, most: float) -> list[float]:
@@ -428,12 +422,19 @@ def roughness(axes: tuple[Array, ...], losses: Array) -> Roughness:
         single = bool((losses[ok].astype(np.float32) == losses[ok]).all())
         span = float(np.ptp(losses[ok]))
         rounding = float(np.finfo(np.float32 if single else np.float64).eps * np.abs(losses[ok]).max())
+    inner = losses[tuple(slice(1, -1) for _ in losses.shape)]
+    noise = max(NOISE[0] * span, NOISE[1] * rounding)
+    lowest = np.ones(inner.shape, bool)
+    for shift in np.ndindex(*(3 for _ in losses.shape)):
+        if any(s != 1 for s in shift):
+            around = tuple(slice(s, s + size) for s, size in zip(shift, inner.shape, strict=True))
+            lowest &= inner < losses[around] - noise
     return Roughness(
         centre=float(losses[middle]),
         range=span,
         curvature=_curvature(axes, losses, middle),
         residual=_residual(axes, losses, ok, span),
-        minima=_minima(losses, span, rounding),
+        minima=int(lowest.sum()),
         finite=float(ok.mean()),
         rounding=rounding,
     )
@@ -462,15 +463,3 @@ def _residual(axes: tuple[Array, ...], losses: Array, ok: NDArray[np.bool_], spa
         return 0.0
     fitted = design @ np.linalg.lstsq(design, losses[ok], rcond=None)[0]
     return float(np.sqrt(np.mean((losses[ok] - fitted) ** 2)) / span)
-
-
-def _minima(losses: Array, span: float, rounding: float) -> int:
-    """Points not on the border, below every neighbour by more than rounding."""
-    inner = losses[tuple(slice(1, -1) for _ in losses.shape)]
-    noise = max(NOISE[0] * span, NOISE[1] * rounding)
-    lowest = np.ones(inner.shape, bool)
-    for shift in np.ndindex(*(3 for _ in losses.shape)):
-        if any(s != 1 for s in shift):
-            around = tuple(slice(s, s + size) for s, size in zip(shift, inner.shape, strict=True))
-            lowest &= inner < losses[around] - noise
-    return int(lowest.sum())

@@ -152,17 +152,8 @@ def transformer(**knobs: Value) -> Architecture:
     values = {name: knob.check(knobs.get(name, knob.default), depth) for name, knob in KNOBS.items()}
     for name, followed in _follow(values["width"], values["heads"]).items():
         values[name] = followed if values[name] is None else values[name]
-    _refuse_impossible(values, knobs)
-    return Architecture(**values)
-
-
-def _follow(width: int, heads: int) -> dict[str, int]:
-    return {"head_width": max(width // max(heads, 1), 1), "kv_heads": max(heads, 1), "mlp_width": 4 * width}
-
-
-def _refuse_impossible(values: Knobs, arguments: Knobs) -> None:
     heads, width = values["heads"], values["width"]
-    if heads and arguments.get("head_width") is None and width % heads:
+    if heads and knobs.get("head_width") is None and width % heads:
         raise BadInput(
             f"width {width} does not divide into {heads} heads. Give head_width, or another heads."
         )
@@ -180,8 +171,13 @@ def _refuse_impossible(values: Knobs, arguments: Knobs) -> None:
             )
     if not heads and not values["mlp_width"]:
         raise BadInput("heads = 0 and mlp_width = 0 leave no layer. Give at least one of them.")
-    if values["parallel"] and arguments.get("mlp_skip", 1.0) not in (1.0, values["attention_skip"]):
+    if values["parallel"] and knobs.get("mlp_skip", 1.0) not in (1.0, values["attention_skip"]):
         raise BadInput("a parallel block has one skip: give attention_skip, and leave mlp_skip out.")
+    return Architecture(**values)
+
+
+def _follow(width: int, heads: int) -> dict[str, int]:
+    return {"head_width": max(width // max(heads, 1), 1), "kv_heads": max(heads, 1), "mlp_width": 4 * width}
 
 
 PERCEPTRON_KNOBS: dict[str, Knob] = {

@@ -115,7 +115,12 @@ class AttentionPreconditioner(OptimizerWrapper):
             parameters = self._parameters()
             gradients = {n: whole(p.grad) for n, p in parameters.items() if p.grad is not None}
             old = {name: whole(p).clone() for name, p in parameters.items()}
-            hidden = self._hide(parameters)
+            # From the wrapped optimizer: whole parameters, or rows of fused ones.
+            hidden = [(p, p.grad) for p in parameters.values()]
+            for name, p in parameters.items():
+                mask = self._masks[name]
+                if p.grad is not None:
+                    p.grad = None if mask is None else like_shard(whole(p.grad).masked_fill(mask, 0.0), p)
             self._inner_step(None)
             for parameter, gradient in hidden:
                 parameter.grad = gradient
@@ -160,15 +165,6 @@ class AttentionPreconditioner(OptimizerWrapper):
                 rows[name][numbers] = True
         shaped = {name: layout.shaped(name, r, parameters[name].ndim) for name, r in rows.items()}
         return {n: None if bool(r.all()) else r.to(parameters[n].device) for n, r in shaped.items()}
-
-    def _hide(self, parameters: dict[str, nn.Parameter]) -> list[tuple[nn.Parameter, Tensor | None]]:
-        """Take the gradients of queries and keys away: whole parameters, or rows of fused ones."""
-        gradients = [(p, p.grad) for p in parameters.values()]
-        for name, p in parameters.items():
-            mask = self._masks[name]
-            if p.grad is not None:
-                p.grad = None if mask is None else like_shard(whole(p.grad).masked_fill(mask, 0.0), p)
-        return gradients
 
     def _parameters(self) -> dict[str, nn.Parameter]:
         return by_name(self._model, (n for a in self.attentions for n in a.parameters))
@@ -279,7 +275,16 @@ class LogitTrust(OptimizerWrapper):
         before = {name: p.detach().clone() for name, p in parameters.items() if p.requires_grad}
         result = self._inner_step(closure)
         with torch.no_grad():
-            if self._have_tokens(parameters, before):
+            if not self._has_tokens:  # reads from the device, until there are tokens
+                self._has_tokens = all(bool(torch.isfinite(ring.tokens).any()) for ring in self.sample.all)
+            if not self._has_tokens and any(
+                not torch.equal(whole(parameters[n]), whole(old)) for n, old in before.items()
+            ):
+                raise BadInput(
+                    "the parameters moved before any forward pass with gradients. Wrap the optimizer before the "
+                    "model runs (a compiled model: before its first call), and run the model that was given."
+                )
+            if self._has_tokens:
                 self._bound(parameters, before)
             self.sample.redraw()
         return result
@@ -291,19 +296,6 @@ class LogitTrust(OptimizerWrapper):
         self.delta, self._has_tokens = state["delta"], state["seen"]
         self.sample.load_state_dict(state)
 
-    def _have_tokens(self, parameters: dict[str, nn.Parameter], before: dict[str, Tensor]) -> bool:
-        """Check until there are tokens (this reads from the device), then take it for granted."""
-        if not self._has_tokens:
-            self._has_tokens = all(bool(torch.isfinite(ring.tokens).any()) for ring in self.sample.all)
-        if not self._has_tokens and any(
-            not torch.equal(whole(parameters[n]), whole(old)) for n, old in before.items()
-        ):
-            raise BadInput(
-                "the parameters moved before any forward pass with gradients. Wrap the optimizer before the "
-                "model runs (a compiled model: before its first call), and run the model that was given."
-            )
-        return self._has_tokens
-
     def _bound(self, parameters: dict[str, nn.Parameter], before: dict[str, Tensor]) -> None:
         old = {name: whole(before.get(name, p)) for name, p in parameters.items()}
         new = {name: whole(p) for name, p in parameters.items()}
@@ -314,9 +306,20 @@ class LogitTrust(OptimizerWrapper):
         factors = {name: torch.ones(layout.outputs[name], device=p.device) for name, p in parameters.items()}
         for attention, part in zip(self.attentions, joined.split(counts, 1), strict=True):
             scale = self._scale(attention, part)
-            _spread_over_rows(attention, scale, factors)
+            sizes = {name: len(f) for name, f in factors.items()}
+            for side, times in ((attention.query, attention.share), (attention.key, 1)):
+                per_head = scale.repeat_interleave(times)
+                per_row = per_head.repeat_interleave(side.projection.fan_out // side.heads)
+                for name, numbers, values in side.parts(per_row, sizes):
+                    factors[name][numbers] = values.to(factors[name])
         for name, previous in before.items():
-            _shrink(parameters[name], previous, layout.shaped(name, factors[name], previous.ndim))
+            parameter = parameters[name]
+            factor = layout.shaped(name, factors[name], previous.ndim)
+            if hasattr(parameter, "to_local"):
+                factor = like_shard(factor.expand(parameter.shape).contiguous(), parameter)
+            moved, was, f = (local(t) for t in (parameter.data, previous, factor))
+            # was + f (moved - was) if f < 1; exactly the new value elsewhere
+            moved.copy_(torch.where(f < 1, was + (f * (moved - was)).to(was.dtype), moved))
 
     def _moments(self, index: int, old: dict[str, Tensor], new: dict[str, Tensor]) -> Tensor:
         attention = self.attentions[index]
@@ -337,22 +340,3 @@ class LogitTrust(OptimizerWrapper):
         self.scales[attention.name] = each
         self.predicted[attention.name] = (each**2 * uu + 2 * each**3 * uw + each**4 * ww).clamp_min(0).sqrt()
         return s
-
-
-def _spread_over_rows(attention: QueryKey, scale: Tensor, factors: dict[str, Tensor]) -> None:
-    """Write the factor of every head to its rows of every parameter."""
-    sizes = {name: len(f) for name, f in factors.items()}
-    for side, times in ((attention.query, attention.share), (attention.key, 1)):
-        per_head = scale.repeat_interleave(times)
-        per_row = per_head.repeat_interleave(side.projection.fan_out // side.heads)
-        for name, numbers, values in side.parts(per_row, sizes):
-            factors[name][numbers] = values.to(factors[name])
-
-
-def _shrink(parameter: nn.Parameter, previous: Tensor, factor: Tensor) -> None:
-    """previous + factor (new - previous) where factor < 1; exactly the new value elsewhere."""
-    full = factor
-    if hasattr(parameter, "to_local"):
-        full = like_shard(factor.expand(parameter.shape).contiguous(), parameter)
-    new, old, f = (local(t) for t in (parameter.data, previous, full))
-    new.copy_(torch.where(f < 1, old + (f * (new - old)).to(old.dtype), new))

@@ -223,28 +223,27 @@ class LogitMetric:
         for moment in self._inputs:
             moment.see(self.decay)
         if invert or not self._inverses:
-            self._renew(stored)
+            fresh = self._partner_moments(stored)
+            pairs = zip(self._partners, fresh, strict=True)
+            self._partners = [new if old is None else torch.lerp(new, old, self.decay) for old, new in pairs]
+            count = (
+                float(self.rings[0].tokens[..., 0].numel()) * self._inputs[0].steps * processes_in(self.group)
+            )
+            partners = [_inverse(m, self.damping, count) for m in self._partners if m is not None]
+            sides = (self.attention.query, self.attention.key)
+            moments = (self._inputs[0], self._inputs[-1])
+            means = {id(m): m.mean(self.group) for m in self._inputs}
+            kinds = [(id(m), bool(side.projection.biases)) for m, side in zip(moments, sides, strict=True)]
+            inverses = {
+                kind: _input_inverse(means[kind[0]], self.damping, count, biased=kind[1]) for kind in kinds
+            }
+            self._inverses = [*partners, *(inverses[kind] for kind in kinds)]
 
     def sides(self) -> Iterator[tuple[Side, Tensor, Tensor]]:
         """Yield (side, inverse of its partner's moment (heads, d_h, d_h), inverse of its input's moment)."""
         keys, queries, *inputs = self._inverses
         yield self.attention.query, keys, inputs[0]
         yield self.attention.key, queries, inputs[-1]
-
-    def _renew(self, stored: Mapping[str, Tensor]) -> None:
-        fresh = self._partner_moments(stored)
-        pairs = zip(self._partners, fresh, strict=True)
-        self._partners = [new if old is None else torch.lerp(new, old, self.decay) for old, new in pairs]
-        count = float(self.rings[0].tokens[..., 0].numel()) * self._inputs[0].steps * processes_in(self.group)
-        partners = [_inverse(m, self.damping, count) for m in self._partners if m is not None]
-        sides = (self.attention.query, self.attention.key)
-        moments = (self._inputs[0], self._inputs[-1])
-        means = {id(m): m.mean(self.group) for m in self._inputs}
-        kinds = [(id(m), bool(side.projection.biases)) for m, side in zip(moments, sides, strict=True)]
-        inverses = {
-            kind: _input_inverse(means[kind[0]], self.damping, count, biased=kind[1]) for kind in kinds
-        }
-        self._inverses = [*partners, *(inverses[kind] for kind in kinds)]
 
     def _partner_moments(self, stored: Mapping[str, Tensor]) -> list[Tensor]:
         """E[kkᵀ] per query head, and E[qqᵀ] per key head (summed over the queries that share it)."""

@@ -192,7 +192,13 @@ def _scales(axes: Axes, panel: Panel) -> None:
         axes.set_yscale("log")
         axes.yaxis.set_minor_formatter(NullFormatter())
         if panel.background is None and panel.arrows is None:
-            _open_up(axes, below_only=bool(panel.complement))
+            low, high = np.log10(axes.get_ylim())  # at least one decade: a curve that hardly moves looks so
+            missing = max(1.0 - (high - low), 0.0)
+            above = 0.0 if bool(panel.complement) else missing / 2
+            axes.set_ylim(10 ** (low - missing + above), 10 ** (high + above))
+            axes.yaxis.set_major_locator(LogLocator(numticks=6))
+            _plain_if_short(axes.yaxis, low - missing, high)
+            axes.yaxis.set_minor_formatter(NullFormatter())
     if panel.complement:
         _complement(axes, panel.complement)
     if panel.x_names:
@@ -227,17 +233,6 @@ def _covers(axes: Axes, box: Bbox) -> bool:
     return any(
         path.intersects_bbox(box, filled=False) or box.count_contains(path.vertices) > 0 for path in paths
     )
-
-
-def _open_up(axes: Axes, decades: float = 1.0, below_only: bool = False) -> None:
-    """At least one decade on a logarithmic axis: a curve that hardly moves should look so."""
-    low, high = np.log10(axes.get_ylim())
-    missing = max(decades - (high - low), 0.0)
-    above = 0.0 if below_only else missing / 2
-    axes.set_ylim(10 ** (low - missing + above), 10 ** (high + above))
-    axes.yaxis.set_major_locator(LogLocator(numticks=6))
-    _plain_if_short(axes.yaxis, low - missing, high)
-    axes.yaxis.set_minor_formatter(NullFormatter())
 
 
 def _plain_if_short(axis: Axis, low: float, high: float) -> None:

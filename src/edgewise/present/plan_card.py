@@ -9,7 +9,6 @@ from pathlib import Path
 
 import numpy as np
 
-from edgewise.arrays import Array
 from edgewise.nouns.card import Card, CardTable, Curve, Line, Panel
 from edgewise.nouns.verdict import Outcome, Verdict
 from edgewise.present import text as screen
@@ -204,18 +203,14 @@ def proof_sheet(proof: Proof, title: str = "", scale: str = "", stride: float = 
     """Return the figure as data; `stride` is the number of steps between two stored losses."""
     curves = []
     for color, arm in ((1, proof.plain), (0, proof.planned)):
-        low, middle, high = _band(arm.losses, proof.steps)
+        whole = np.array([[*seed, *[seed[-1]] * (proof.steps - len(seed))] for seed in arm.losses])
+        window = max(1, proof.steps // 10)
+        # Every seed smoothed over a tenth of the run; what diverged stays at its last loss.
+        padded = np.pad(whole, ((0, 0), (window - 1, 0)), mode="edge")
+        smooth = np.array([np.convolve(seed, np.ones(window) / window, "valid") for seed in padded])
+        low, middle, high = smooth.min(0), smooth.mean(0), smooth.max(0)
         steps = stride * np.arange(1.0, len(middle) + 1)
         curves.append(Curve(f"{arm.name}: {spread(arm.finals)}", steps, middle, color, band=(low, high)))
     panel = Panel("", "step", "loss", tuple(curves), levels=(proof.chance,))
     seeds = f"{proof.task}, {len(proof.plain.finals)} seeds (band: lowest to highest), rates tuned per arm"
     return Sheet(title, (panel,), scale or f"{seeds}; dotted: chance")
-
-
-def _band(losses: Sequence[Sequence[float]], steps: int) -> tuple[Array, Array, Array]:
-    """Lowest, mean and highest of the seeds, each smoothed over a tenth of the run; what diverged stays at its last."""
-    whole = np.array([[*seed, *[seed[-1]] * (steps - len(seed))] for seed in losses])
-    window = max(1, steps // 10)
-    padded = np.pad(whole, ((0, 0), (window - 1, 0)), mode="edge")
-    smooth = np.array([np.convolve(seed, np.ones(window) / window, "valid") for seed in padded])
-    return smooth.min(0), smooth.mean(0), smooth.max(0)

@@ -241,7 +241,27 @@ class Relief:
 
     def draw(self) -> Figure:
         """Draw a matplotlib figure: surfaces in the first row, contours in the second."""
-        return _figure(self)
+        import matplotlib
+        from matplotlib.figure import Figure
+
+        from edgewise.present.draw import QUIET, SETTINGS
+
+        count = len(self.planes)
+        with matplotlib.rc_context(SETTINGS | {"axes.grid": False}):  # type: ignore[arg-type]
+            width = max(COLUMN * count, 5.5)
+            figure = Figure(figsize=(width, SURFACE + CONTOUR), layout="constrained")
+            title = "\n".join(textwrap.wrap(self.title, int(11 * width)))
+            figure.suptitle(title, fontsize=12, fontweight="bold", x=0.01, ha="left")
+            grid = figure.add_gridspec(2, count, height_ratios=(SURFACE, CONTOUR))
+            for column, (name, plane) in enumerate(self.planes.items()):
+                limits = self.limits if np.isfinite(self.limits[0]) else _range(plane)
+                _surface(figure.add_subplot(grid[0, column], projection="3d"), plane, name, limits)
+                _contour(figure, figure.add_subplot(grid[1, column]), plane, limits)
+            figure.supxlabel(how(self.planes), fontsize=9, color=QUIET, x=0.99, ha="right")
+            for _ in range(2):  # an equal aspect moves what the first layout has placed
+                figure.draw_without_rendering()
+            figure.set_layout_engine("none")
+        return figure
 
     def save(self, path: str | Path) -> Path:
         """Write a .png, .svg or .pdf, or as .html a page that needs no network and can be turned with the mouse."""
@@ -308,31 +328,6 @@ def _finite(losses: Array) -> Array:
     if not finite.size:
         raise BadInput("no point of the plane has a finite loss: there is nothing to draw.")
     return finite
-
-
-def _figure(relief: Relief) -> Figure:
-    """One column per plane."""
-    import matplotlib
-    from matplotlib.figure import Figure
-
-    from edgewise.present.draw import QUIET, SETTINGS
-
-    count = len(relief.planes)
-    with matplotlib.rc_context(SETTINGS | {"axes.grid": False}):  # type: ignore[arg-type]
-        width = max(COLUMN * count, 5.5)
-        figure = Figure(figsize=(width, SURFACE + CONTOUR), layout="constrained")
-        title = "\n".join(textwrap.wrap(relief.title, int(11 * width)))
-        figure.suptitle(title, fontsize=12, fontweight="bold", x=0.01, ha="left")
-        grid = figure.add_gridspec(2, count, height_ratios=(SURFACE, CONTOUR))
-        for column, (name, plane) in enumerate(relief.planes.items()):
-            limits = relief.limits if np.isfinite(relief.limits[0]) else _range(plane)
-            _surface(figure.add_subplot(grid[0, column], projection="3d"), plane, name, limits)
-            _contour(figure, figure.add_subplot(grid[1, column]), plane, limits)
-        figure.supxlabel(how(relief.planes), fontsize=9, color=QUIET, x=0.99, ha="right")
-        for _ in range(2):  # an equal aspect moves what the first layout has placed
-            figure.draw_without_rendering()
-        figure.set_layout_engine("none")
-    return figure
 
 
 def _range(plane: Plane) -> tuple[float, float]:

@@ -65,7 +65,17 @@ def given(folder: Path) -> Run:
 
 def _harmless(place: Path, root: Path, name: str) -> Run:
     for path in _files(place):
-        _refuse_strange(path, root, name)
+        shown = f"{name}/{path.name}"
+        if not path.resolve().is_relative_to(root):
+            raise BadInput(f"{shown} leads out of the folder that was given, and is not followed.")
+        status = path.stat()
+        if not stat.S_ISREG(status.st_mode):
+            raise BadInput(f"{shown} is not a regular file. A run folder holds only such files.")
+        most = next((size for begin, size in LARGEST.items() if path.name.startswith(begin)), LARGEST["rank"])
+        if status.st_size > most:
+            raise BadInput(
+                f"{shown} has {status.st_size:,} bytes; this page reads at most {most:,}. `edgewise export` reads all."
+            )
     run = Run(place)
     with told(run, name):
         if run.about["depth"] > MOST_BLOCKS:
@@ -79,20 +89,6 @@ def _files(folder: Path) -> list[Path]:
     """Return what a reader of the run opens."""
     beginnings = (*LARGEST, "heads-rank")
     return sorted(p for p in folder.iterdir() if p.name.startswith(beginnings) and p.name.endswith(ENDS))
-
-
-def _refuse_strange(path: Path, root: Path, name: str) -> None:
-    shown = f"{name}/{path.name}"
-    if not path.resolve().is_relative_to(root):
-        raise BadInput(f"{shown} leads out of the folder that was given, and is not followed.")
-    status = path.stat()
-    if not stat.S_ISREG(status.st_mode):
-        raise BadInput(f"{shown} is not a regular file. A run folder holds only such files.")
-    most = next((size for begin, size in LARGEST.items() if path.name.startswith(begin)), LARGEST["rank"])
-    if status.st_size > most:
-        raise BadInput(
-            f"{shown} has {status.st_size:,} bytes; this page reads at most {most:,}. `edgewise export` reads all."
-        )
 
 
 @contextmanager

@@ -138,23 +138,6 @@ def _sections(subject: RunSubject) -> Iterator[Html | None]:
     yield html.foot(("numpy",))
 
 
-def _lead(subject: RunSubject) -> str:
-    """Return what the alarms come to, in a sentence or two, and how far the run is."""
-    parts = []
-    harmed = next((card for card in subject.cards if card["failing"]), None)
-    if subject.cards:
-        parts.append(
-            f"{'The first: ' if subject.raised > 1 else 'It is: '}{_lower(subject.cards[0]['title'])}."
-        )
-    if harmed is not None:
-        parts.append(f"Training is harmed since step {count(harmed['step'])}: {_lower(harmed['title'])}.")
-    elif subject.cards:
-        parts.append("None of the alarms says that training is harmed yet.")
-    elif subject.rows and not subject.unseen:
-        parts.append("Nothing left its own past in this run.")
-    return " ".join([*parts, f"{subject.story['state']}."])
-
-
 def _lower(text: str) -> str:
     return text[:1].lower() + text[1:]
 
@@ -196,13 +179,25 @@ def subject_card(subject: RunSubject) -> Card:
         (f"Step {count(card['step'])}: {_lower(card['title'])}", card["what"], card["means"], card["try"])
         for card in subject.cards
     )
+    parts = []
+    harmed = next((card for card in subject.cards if card["failing"]), None)
+    if subject.cards:
+        parts.append(
+            f"{'The first: ' if subject.raised > 1 else 'It is: '}{_lower(subject.cards[0]['title'])}."
+        )
+    if harmed is not None:
+        parts.append(f"Training is harmed since step {count(harmed['step'])}: {_lower(harmed['title'])}.")
+    elif subject.cards:
+        parts.append("None of the alarms says that training is harmed yet.")
+    elif subject.rows and not subject.unseen:
+        parts.append("Nothing left its own past in this run.")
     return Card(
         f"{Path(subject.name).name} · {note(subject.about)}",
         subject.headline,
         subject.outcome,
         source="as watched",
         warnings=tuple(subject.unseen),
-        sentences=(_lead(subject), *subject.story["blind"]),
+        sentences=(" ".join([*parts, f"{subject.story['state']}."]), *subject.story["blind"]),
         tables=(CardTable(("Alarm", "What", "Means", "Try"), rows, "alarms"),) if rows else (),
         figures=tuple(panels),
     )

@@ -236,7 +236,17 @@ class _Search:
                 f"{self.validation.note}: streams are those of the output, and tokens were not looked at"
             )
         if sgd:
-            return self._by_curvature(unit)
+            try:
+                if self.copies.group is not None:
+                    raise BadInput("the model is spread over processes")
+                with self.copies.open() as (model, optimizer):
+                    batch = self.plan.batches.train[0]
+                    self.curvature = largest_curvature(model, self.plan.loss, batch, optimizer, self.ratios)
+                    self.limit = sgd_limit(optimizer, self.curvature)
+                return CURVATURE * self.limit
+            except (BadInput, RuntimeError, NotImplementedError) as error:
+                self.notes.append(f"the curvature was not measured: {error}")
+                return CURVATURE * unit if unit else 0.01
         return STREAM * math.sqrt(unit) if unit else 2e-3
 
     def _unit(self, model: nn.Module, optimizer: torch.optim.Optimizer, rates: Rates) -> float | None:
@@ -259,20 +269,6 @@ class _Search:
         start = self.start.stream
         moved = self.plan.over_processes(relative(after, start))
         return nudge / moved if moved > 0 and math.isfinite(moved) else None
-
-    def _by_curvature(self, unit: float | None) -> float:
-        """SGD: curvature at the start where it can be had; else how far the stream moves."""
-        try:
-            if self.copies.group is not None:
-                raise BadInput("the model is spread over processes")
-            with self.copies.open() as (model, optimizer):
-                batch = self.plan.batches.train[0]
-                self.curvature = largest_curvature(model, self.plan.loss, batch, optimizer, self.ratios)
-                self.limit = sgd_limit(optimizer, self.curvature)
-            return CURVATURE * self.limit
-        except (BadInput, RuntimeError, NotImplementedError) as error:
-            self.notes.append(f"the curvature was not measured: {error}")
-            return CURVATURE * unit if unit else 0.01
 
     def _rehearse(self, rung: float, rate: float) -> None:
         with self.copies.open() as (model, optimizer):

@@ -65,7 +65,17 @@ class Validation:
         whole = unwrap(model)
         with _evaluating(whole), torch.no_grad(), _eagerly():
             if not self._ready:
-                self._ready, self.entry = True, self._called(model, whole)
+                calls: list[str] = []
+                handles = [
+                    module.register_forward_pre_hook(lambda _, __, name=name: calls.append(name))
+                    for name, module in whole.named_modules()
+                ]
+                try:
+                    check_loss(self.loss(model, self.fresh[0]))
+                finally:
+                    for handle in handles:
+                        handle.remove()
+                self._ready, self.entry = True, calls[0] if calls else None
                 self._prepare(model, whole if self.entry is None else whole.get_submodule(self.entry))
             bare = whole if self.entry is None else whole.get_submodule(self.entry)
             first, record = self._first(model, bare)
@@ -84,20 +94,6 @@ class Validation:
             found = guess(model, bare, self.loss, self.fresh)
         mean = self.whole(math.nan if found.loss is None else found.loss)
         return found if math.isnan(mean) or found.loss is None else replace(found, loss=mean)
-
-    def _called(self, model: nn.Module, whole: nn.Module) -> str | None:
-        """Return the first module inside the model that the loss calls, by name."""
-        calls: list[str] = []
-        handles = [
-            module.register_forward_pre_hook(lambda _, __, name=name: calls.append(name))
-            for name, module in whole.named_modules()
-        ]
-        try:
-            check_loss(self.loss(model, self.fresh[0]))
-        finally:
-            for handle in handles:
-                handle.remove()
-        return calls[0] if calls else None
 
     def _prepare(self, model: nn.Module, bare: nn.Module) -> None:
         """Find the stack, and whether the output of its last block is the stream itself."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatch
 
@@ -119,11 +119,6 @@ def _without_modules(where: ModelMap, stack: Stack) -> LayerStack:
     return LayerStack(names, leaf=False, stack=stack, roles=roles)
 
 
-def _runs(module: nn.Module) -> bool:
-    """Whether it can be called; containers and holders of parts cannot."""
-    return type(module).forward is not nn.Module.forward
-
-
 def _of_kind(block: BlockSite, kind: str) -> tuple[Projection, ...]:
     """Its matrices, those that are fused with others as a whole."""
     site = block.attention if kind == "attention" else block.mlp
@@ -157,7 +152,7 @@ def _families(module: nn.Module) -> Iterator[list[str]]:
     groups: dict[object, list[str]] = {}
     for key, child in module.named_children():
         shapes = tuple((path, tuple(p.shape)) for path, p in child.named_parameters())
-        if not _runs(child) or not any(len(shape) > 1 for _, shape in shapes):
+        if type(child).forward is nn.Module.forward or not any(len(shape) > 1 for _, shape in shapes):
             continue
         alike = (type(child), shapes) if isinstance(child, GENERIC) else type(child)
         groups.setdefault(alike, []).append(key)
@@ -495,19 +490,16 @@ def _call_of(model: nn.Module, batch: object, name: str, order: dict[str, int]) 
 
     with preserved(model, gradients=True) as stack, torch.no_grad():
         stack.callback(block.register_forward_pre_hook(record, with_kwargs=True).remove)
-        _watch_order(block, order, stack)
+
+        def note(path: str) -> None:
+            order.setdefault(path, len(order))
+
+        for path, module in block.named_modules():
+            stack.callback(module.register_forward_pre_hook(lambda *_, path=path: note(path)).remove)
         call(model, batch)
     if not calls:
         raise BadInput(f"this batch does not run {name}, the first of the layers.")
     return calls[0]
-
-
-def _watch_order(block: nn.Module, order: dict[str, int], stack: ExitStack) -> None:
-    def note(path: str) -> None:
-        order.setdefault(path, len(order))
-
-    for path, module in block.named_modules():
-        stack.callback(module.register_forward_pre_hook(lambda *_, path=path: note(path)).remove)
 
 
 def _owner(path: str) -> str:

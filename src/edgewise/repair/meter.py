@@ -152,7 +152,23 @@ class Meter:
                 if isinstance(module, nn.modules.batchnorm._BatchNorm):
                     module.training = True
             self._run(replacements or {}, stack)
-            return self._totals(seed, every_layer=not replacements)
+            every_layer = not replacements
+            streams = self.streams if every_layer else [self.streams[0], self.streams[-1]]
+            sizes = [mean_square(stream, self._mask(stream)) for stream in streams]
+            if not (math.isfinite(sizes[-1]) and sizes[-1] > 0):
+                return TotalChanges(0.0, -BEYOND if sizes[-1] == 0 else BEYOND, self.raw, self._spread)
+            self.size = _log(sizes[-1]) - _log(sizes[0])
+            squares = self._gradient_squares(streams, seed)
+            change = (
+                _log(squares[0]) - _log(squares[-1]) + (0.0 if self.raw else math.log(sizes[0] / sizes[-1]))
+            )
+            apart = [_log(self._separation(stream)) for stream in streams]
+            exponents = None
+            if every_layer:
+                scale = [0.0 if self.raw else _log(size) for size in sizes]
+                exponents = self._exponents(apart, [_log(g) + q for g, q in zip(squares, scale, strict=True)])
+            gradient = max(-BEYOND, min(BEYOND, change))
+            return TotalChanges(apart[-1] - apart[0], gradient, self.raw, self._spread, exponents)
 
     @property
     def measured(self) -> Measured:
@@ -200,22 +216,6 @@ class Meter:
     def _leave(self, module: nn.Module, inputs: object, output: object) -> None:  # noqa: ARG002
         check()
         self.streams.append(next(tensors(output)))
-
-    def _totals(self, seed: int, every_layer: bool) -> TotalChanges:
-        streams = self.streams if every_layer else [self.streams[0], self.streams[-1]]
-        sizes = [mean_square(stream, self._mask(stream)) for stream in streams]
-        if not (math.isfinite(sizes[-1]) and sizes[-1] > 0):
-            return TotalChanges(0.0, -BEYOND if sizes[-1] == 0 else BEYOND, self.raw, self._spread)
-        self.size = _log(sizes[-1]) - _log(sizes[0])
-        squares = self._gradient_squares(streams, seed)
-        change = _log(squares[0]) - _log(squares[-1]) + (0.0 if self.raw else math.log(sizes[0] / sizes[-1]))
-        apart = [_log(self._separation(stream)) for stream in streams]
-        exponents = None
-        if every_layer:
-            scale = [0.0 if self.raw else _log(size) for size in sizes]
-            exponents = self._exponents(apart, [_log(g) + q for g, q in zip(squares, scale, strict=True)])
-        gradient = max(-BEYOND, min(BEYOND, change))
-        return TotalChanges(apart[-1] - apart[0], gradient, self.raw, self._spread, exponents)
 
     def _gradient_squares(self, streams: Sequence[Tensor], seed: int) -> list[float]:
         """|g|^2 at each of these streams, of a normal gradient at the last."""
@@ -279,7 +279,9 @@ class Meter:
         """1 - mean cosine between items, padding left out."""
         if stream.ndim == 2:
             return separation(stream[None])
-        if stream.ndim > 3 or _channels_first(self.model):
+        if stream.ndim > 3 or any(
+            isinstance(module, nn.Conv1d) and module.kernel_size[0] > 1 for module in self.model.modules()
+        ):
             if len(stream) > 1:
                 return separation(stream.flatten(1)[None])
             return separation(stream.flatten(2).transpose(1, 2))
@@ -291,7 +293,3 @@ class Meter:
 
 def _log(value: float) -> float:
     return math.log(value) if 0 < value < math.inf else BEYOND if value else -BEYOND
-
-
-def _channels_first(model: nn.Module) -> bool:
-    return any(isinstance(module, nn.Conv1d) and module.kernel_size[0] > 1 for module in model.modules())

@@ -275,7 +275,19 @@ def diagnose(
         return text, (ELSEWHERE,)
     sentences = [_cause(before)]
     if after is not None and not after.worst <= limit + TOLERANCE:
-        sentences.append(_remainder(after, limit, skip))
+        which, value = _larger(after)
+        if skip:
+            why = (
+                "the gains of these matrices do not move it, the multipliers of the skips would; if those are below "
+                "one and the MLP is gated, smaller branches only let the stream die"
+            )
+        elif which == "angle":
+            why = "without a skip this activation merges inputs at any gain: add a skip, or use an odd one such as tanh"
+        else:
+            why = "no common gain of the matrices moves it"
+        sentences.append(
+            f"No gain brings both totals within {limit:g}; the {which} still changes by {value:+.2f}: {why}."
+        )
     return " ".join(sentences), ()
 
 
@@ -310,21 +322,6 @@ def _cause(before: TotalChanges) -> str:
     return (
         f"The start alone should not prevent training: {rate}, less than the e^{risky:g} that is risky.{rest}"
     )
-
-
-def _remainder(after: TotalChanges, limit: float, skip: bool) -> str:
-    """What no gain removes, and what would."""
-    which, value = _larger(after)
-    if skip:
-        why = (
-            "the gains of these matrices do not move it, the multipliers of the skips would; where those are below one "
-            "and the MLP is gated, smaller branches only let the stream die"
-        )
-    elif which == "angle":
-        why = "without a skip this activation merges inputs at any gain: add a skip, or use an odd one such as tanh"
-    else:
-        why = "no common gain of the matrices moves it"
-    return f"No gain brings both totals within {limit:g}; the {which} still changes by {value:+.2f}: {why}."
 
 
 def _larger(totals: TotalChanges) -> tuple[str, float]:

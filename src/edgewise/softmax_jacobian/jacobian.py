@@ -58,7 +58,14 @@ def extremes_of_rows(rows: Tensor, tolerance: float = EXACT) -> Extremes:
     keys = count(rows)
     n = keys.double()
     stretch = torch.log(n) - torch.log(n - 1)
-    largest, smallest = _largest(rows, stretch, tolerance), _smallest(rows, stretch, keys, tolerance)
+    values, places = smallest_two(rows)
+    last, before = values.unbind(-1)
+    ratios = (last[..., None] - rows).exp()
+    above = torch.where(torch.isneginf(rows), 0.0, ratios).scatter(-1, places[..., :1], 0.0)
+    surplus = (rows.shape[-1] - keys + 1).double()
+    gap = Gap(torch.ones_like(above[..., :1]), above, surplus, (last - before).exp())
+    low, high = ((bound - last).exp() for bound in of_smallest(values, stretch))
+    largest, smallest = _largest(rows, stretch, tolerance), last + _logarithm(gap, low, high, tolerance)
     pair = math.log(2) + torch.where(torch.isneginf(rows), 0.0, rows).sum(-1)
     largest, smallest = (torch.where(keys == 2, pair, value) for value in (largest, smallest))
     return Extremes(*(torch.where(keys > 1, value, math.nan) for value in (largest, smallest)))
@@ -73,17 +80,6 @@ def _largest(rows: Tensor, stretch: Tensor, tolerance: float) -> Tensor:
     gap = Gap(below, nearest[..., None], 0.0, nearest)
     low, high = ((bound - second).exp() for bound in of_largest(values, rest, stretch))
     return second + _logarithm(gap, low, high, tolerance)
-
-
-def _smallest(rows: Tensor, stretch: Tensor, keys: Tensor, tolerance: float) -> Tensor:
-    values, places = smallest_two(rows)
-    last, before = values.unbind(-1)
-    ratios = (last[..., None] - rows).exp()
-    above = torch.where(torch.isneginf(rows), 0.0, ratios).scatter(-1, places[..., :1], 0.0)
-    surplus = (rows.shape[-1] - keys + 1).double()
-    gap = Gap(torch.ones_like(above[..., :1]), above, surplus, (last - before).exp())
-    low, high = ((bound - last).exp() for bound in of_smallest(values, stretch))
-    return last + _logarithm(gap, low, high, tolerance)
 
 
 def _logarithm(gap: Gap, low: Tensor, high: Tensor, tolerance: float) -> Tensor:

@@ -126,17 +126,12 @@ def run(
         return replace(results_of(work, before), earlier=earlier)
     del before  # a million records need a gigabyte: not while others work
     queue = _Queue(work, missing, tell)
-    queue.measure(_processes(workers, len(missing)), scheduler)
+    queue.measure(
+        workers if workers < 2 else max(2, min(workers, len(missing), PER_CORE * (os.cpu_count() or 1))),
+        scheduler,
+    )
     measured, lost = len(missing) - len(queue.lost), len(queue.lost)
     return replace(results_of(work, work.contents()), computed=measured, lost=lost, earlier=earlier)
-
-
-def _processes(workers: int, cases: int) -> int:
-    """No more than there are cases, or than a machine can hold.
-
-    Who asked for processes gets at least two: one that is ended by its case must not end the run.
-    """
-    return workers if workers < 2 else max(2, min(workers, cases, PER_CORE * (os.cpu_count() or 1)))
 
 
 @dataclass
@@ -364,7 +359,20 @@ def answers(
 ) -> Generator[Done, None, None]:
     """Measure cases and answer in the order in which they finish; the records are stored by the workers."""
     if scheduler is not None:
-        yield from _on_cluster(job, cases, scheduler)
+        # Dask itself: joblib's own backend for it works only if a cluster has more than one worker.
+        with _client(scheduler) as client:
+            from distributed import KilledWorker, as_completed
+
+            waiting, measure = iter(cases), partial(work, job)
+            ahead = max(_AHEAD, 2 * sum(client.nthreads().values()))
+            first = client.map(measure, list(islice(waiting, ahead)), pure=False)
+            stream = as_completed(first, with_results=True, loop=client.loop)
+            try:
+                for batch in stream.batches():
+                    stream.update(client.map(measure, list(islice(waiting, len(batch))), pure=False))
+                    yield from (done for _, done in batch)
+            except KilledWorker as death:
+                raise WorkerDied(str(death)) from death
     elif workers > 1:
         yield from _on_cores(replace(job, parent=os.getpid()), cases, workers)
     else:
@@ -391,23 +399,6 @@ def _on_cores(job: RunJob, cases: Iterable[str], workers: int) -> Iterator[Done]
                 # joblib's advice about cancelled cases: we mean to
                 warnings.simplefilter("ignore", UserWarning)
                 stream.close()
-
-
-def _on_cluster(job: RunJob, cases: Iterable[str], address: str) -> Iterator[Done]:
-    """Dask itself, some cases sent ahead (joblib's own Dask backend works here when a cluster has one worker)."""
-    with _client(address) as client:
-        from distributed import KilledWorker, as_completed
-
-        waiting, measure = iter(cases), partial(work, job)
-        ahead = max(_AHEAD, 2 * sum(client.nthreads().values()))
-        first = client.map(measure, list(islice(waiting, ahead)), pure=False)
-        stream = as_completed(first, with_results=True, loop=client.loop)
-        try:
-            for batch in stream.batches():
-                stream.update(client.map(measure, list(islice(waiting, len(batch))), pure=False))
-                yield from (done for _, done in batch)
-        except KilledWorker as death:
-            raise WorkerDied(str(death)) from death
 
 
 def check_address(address: str) -> None:

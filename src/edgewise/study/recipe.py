@@ -195,7 +195,20 @@ def load_recipe(path: str | Path) -> Recipe:
     path = locate(path).resolve()
     _check(path)
     try:
-        module = _import(path)
+        # Inside a package that stands for its folder, `from .common import f` finds its neighbours.
+        package = "edgewise_papers_" + hashlib.sha256(str(path.parent).encode()).hexdigest()[:12]
+        for name in [name for name in sys.modules if name.startswith(f"{package}.")]:
+            del sys.modules[name]  # neighbours are read again too: they may have been edited since
+        parent = ModuleType(package)
+        parent.__path__ = [str(path.parent)]
+        sys.modules[package] = parent
+        spec = importlib.util.spec_from_file_location(f"{package}.{path.stem}", path)
+        assert spec is not None
+        assert spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[spec.name] = module
+        user_code.register(path)
+        spec.loader.exec_module(module)
     except Exception as error:
         raise BadInput(f"{path} cannot be imported: {_where(error)}") from error
     return Recipe(path, _title(module.__doc__, path), module)
@@ -265,27 +278,6 @@ def _tree(path: Path) -> ast.Module:
         return ast.parse(text, filename=str(path))
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         raise BadInput(f"{path} is not Python: {error}") from error
-
-
-def _import(path: Path) -> ModuleType:
-    """Import the file inside a package that stands for its folder: `from .common import f` finds its neighbours.
-
-    The package's name holds the folder's path: two papers may both have a common.py.
-    """
-    package = "edgewise_papers_" + hashlib.sha256(str(path.parent).encode()).hexdigest()[:12]
-    for name in [name for name in sys.modules if name.startswith(f"{package}.")]:
-        del sys.modules[name]  # neighbours are read again too: they may have been edited since
-    parent = ModuleType(package)
-    parent.__path__ = [str(path.parent)]
-    sys.modules[package] = parent
-    spec = importlib.util.spec_from_file_location(f"{package}.{path.stem}", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    user_code.register(path)
-    spec.loader.exec_module(module)
-    return module
 
 
 def _where(error: BaseException) -> str:

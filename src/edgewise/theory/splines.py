@@ -83,7 +83,13 @@ def _chunk_values(coefficients: Array, positions: list[Array]) -> Array:
     index: NDArray[np.int64] = np.zeros((), dtype=np.int64)
     weights = []
     for axis, (position, size) in enumerate(zip(positions, sizes, strict=True)):
-        cell, weight = _cubic_weights(position, size - 2)
+        count = size - 2
+        scaled = position * (count - 1)
+        cell = np.minimum(scaled.astype(np.int64), count - 2)  # the first of the four coefficients
+        t = scaled - cell
+        s = 1 - t
+        t2, s2 = t * t, s * s
+        weight = (s2 * s / 6, 2 / 3 - t2 * (1 - t / 2), 2 / 3 - s2 * (1 - s / 2), t2 * t / 6)
         index = (index[..., None, :] if axis else index) * size + cell + _NEIGHBORS[:, None]
         weights.append(weight)
     values = coefficients.reshape(len(coefficients), -1).take(index, axis=1)  # (splines, 4, ..., 4, points)
@@ -93,18 +99,6 @@ def _chunk_values(coefficients: Array, positions: list[Array]) -> Array:
             total += weight[k] * values[..., k, :]
         values = total
     return values
-
-
-def _cubic_weights(
-    position: Array, count: int
-) -> tuple[NDArray[np.int64], tuple[Array, Array, Array, Array]]:
-    """Return the first of the four coefficients a point touches, and the four cubic B-spline weights."""
-    scaled = position * (count - 1)
-    cell = np.minimum(scaled.astype(np.int64), count - 2)
-    t = scaled - cell
-    s = 1 - t
-    t2, s2 = t * t, s * s
-    return cell, (s2 * s / 6, 2 / 3 - t2 * (1 - t / 2), 2 / 3 - s2 * (1 - s / 2), t2 * t / 6)
 
 
 @lru_cache(maxsize=8)

@@ -110,7 +110,14 @@ def _diagonal(slope: Function, grain: Grain, larger: Array, smaller: float) -> t
     """E_w G(w) G(+-w) for all points with the same private variance: a sum over one half-line of nodes."""
     private, shared = 2 * smaller, larger - smaller
     positive = shared > 1e-3 * larger  # all but c = 0
-    x, weights = _half_line(grain, private, float(larger[-1]), float(larger[0]))
+    # Nodes on x > 0 that resolve G, and every Gaussian from the shortest shared length to the longest.
+    smallest = min(grain.scale, 0.5 * (0.1 * max(private, float(larger[0]))) ** 0.5)
+    if grain.kinked:
+        smallest = min(smallest, max(0.5 * private**0.5, 1e-7))
+    mirrored = tuple(sorted({abs(x) for x in grain.centres} | {-abs(x) for x in grain.centres}))
+    largest = REACH * float(larger[-1]) ** 0.5
+    marks = graded_marks(mirrored, smallest, largest + max(mirrored))
+    x, weights = panel_nodes(np.unique(np.clip(marks, 0.0, largest)))
     right, left = smoothed(slope, x, private, grain), smoothed(slope, -x, private, grain)
     deviation = np.sqrt(shared[positive, None])
     density = np.exp(-((x / deviation) ** 2) / 2) / (np.sqrt(2 * np.pi) * deviation) * weights
@@ -118,17 +125,6 @@ def _diagonal(slope: Function, grain: Grain, larger: Array, smaller: float) -> t
     far = near.copy()
     near[positive], far[positive] = density @ (right**2 + left**2), 2 * density @ (right * left)
     return near, far
-
-
-def _half_line(grain: Grain, private: float, longest: float, shortest: float) -> tuple[Array, Array]:
-    """Nodes on x > 0 that resolve G, and every Gaussian from the shortest shared length to the longest."""
-    smallest = min(grain.scale, 0.5 * (0.1 * max(private, shortest)) ** 0.5)
-    if grain.kinked:
-        smallest = min(smallest, max(0.5 * private**0.5, 1e-7))
-    mirrored = tuple(sorted({abs(x) for x in grain.centres} | {-abs(x) for x in grain.centres}))
-    largest = REACH * longest**0.5
-    marks = graded_marks(mirrored, smallest, largest + max(mirrored))
-    return panel_nodes(np.unique(np.clip(marks, 0.0, largest)))
 
 
 def _slope_coefficients(near: Array, far: Array) -> Array:

@@ -209,7 +209,8 @@ class GramOrbit:
             if self.left_range:
                 return
             after = step(self.state, branch, self.width, sampling, self.seed + 2 * self.site)
-            if not _in_range(after.state, sampling.dtype):
+            largest = float(np.finfo(sampling.dtype).max) ** 0.5
+            if not 1 / largest < after.state.norm < largest:  # logits are products of two tokens
                 # An answer: norms infinite or 0 from here on, no gradient. What overflowed is not a number.
                 self.left_range = True
                 self.norm[self.site + 1 :] = 0.0 if after.state.norm < 1 else math.inf
@@ -267,9 +268,3 @@ def mean_state(orbits: Sequence[GramOrbit]) -> GramState:
 def _fitting(state: GramState, dtype: Precision) -> GramState:
     """In this precision while tokens are well apart; in double, and from then on, where they are not."""
     return state.in_precision(dtype if state.roomy else np.float64)
-
-
-def _in_range(state: GramState, dtype: Precision) -> bool:
-    """Whether logits, which are products of two tokens, can still be drawn in this precision."""
-    largest = float(np.finfo(dtype).max) ** 0.5
-    return bool(1 / largest < state.norm < largest)

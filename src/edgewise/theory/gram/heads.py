@@ -407,23 +407,17 @@ def draw_heads(
     for first in range(0, sampling.samples, size):
         count = min(size, sampling.samples - first)
         part = None if slopes is None else slopes[first : first + count]
-        yield _draw_group(layer, root, mask, count, part, normals)
-
-
-def _draw_group(
-    layer: Attention, root: Root, mask: Mask, count: int, slopes: Array | None, normals: Normals
-) -> Heads:
-    shared, apart = root.draw(count, layer.head_width, normals)
-    queries = features(shared + apart, layer)
-    shared, apart = root.draw(count, layer.head_width, normals)
-    # Without positions or norm, what all keys share does not change a softmax.
-    keys = features(shared + apart, layer) if layer.qk_norm or layer.rope else Features(apart)
-    centred = keys.values if layer.rope else keys.values - keys.values.mean(1, keepdims=True)
-    table = None
-    if layer.position_bias:
-        scale = centred.dtype.type(layer.position_bias)
-        table = scale * normals.normal(count, 2 * mask.tokens - 1, dtype=centred.dtype)
-    return Heads(layer, mask, queries, keys, centred, slopes, table)
+        shared, apart = root.draw(count, layer.head_width, normals)
+        queries = features(shared + apart, layer)
+        shared, apart = root.draw(count, layer.head_width, normals)
+        # Without positions or norm, what all keys share does not change a softmax.
+        keys = features(shared + apart, layer) if layer.qk_norm or layer.rope else Features(apart)
+        centred = keys.values if layer.rope else keys.values - keys.values.mean(1, keepdims=True)
+        table = None
+        if layer.position_bias:
+            scale = centred.dtype.type(layer.position_bias)
+            table = scale * normals.normal(count, 2 * mask.tokens - 1, dtype=centred.dtype)
+        yield Heads(layer, mask, queries, keys, centred, part, table)
 
 
 def _sampled_slopes(layer: Attention, samples: int, normals: Normals) -> Array:

@@ -281,17 +281,12 @@ def _rule(grain: gaussian_mean.Grain, deviations: Array, private: Array) -> tupl
     cuts = np.unique(np.concatenate(marks).round(12))
     cuts = cuts[np.abs(cuts) < gaussian_mean.REACH]
     cuts = np.unique(np.concatenate([cuts, -cuts]))
-    return gaussian_mean.gaussian_rule(0.0, 1.0, _thin(cuts))
-
-
-def _thin(cuts: Array) -> Array:
-    """Drop boundaries closer than a factor two, as panels are graded."""
-    positive = [c for c in cuts if c > 0]
+    positive = [c for c in cuts if c > 0]  # no two closer than a factor two, as panels are graded
     thin: list[float] = []
     for cut in positive:
         if not thin or cut > 1.9 * thin[-1]:
             thin.append(float(cut))
-    return np.array([*(-c for c in reversed(thin)), 0.0, *thin])
+    return gaussian_mean.gaussian_rule(0.0, 1.0, np.array([*(-c for c in reversed(thin)), 0.0, *thin]))
 
 
 def _mean_up_to(x: float, slopes: Array, scale: AngleScale) -> Array:

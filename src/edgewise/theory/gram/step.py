@@ -284,8 +284,11 @@ def pull_attention(
 def _low_rank(root: Real, heads: int, normals: Normals) -> Real:
     """M^{1/2} N for M^{1/2} = root (n, n), N of isotropic rows (h, n, rank)."""
     n = len(root)
+    # Vectors of one length and random direction: second moments of Gaussians, without the noise of lengths.
+    directions = normals.normal(n, heads, RANK, dtype=root.dtype)
+    squares = np.einsum("ahr,ahr->ah", directions, directions)[..., None]
     return (
-        lower_product(root, _isotropic(n, heads, normals, root.dtype))
+        lower_product(root, np.asarray((directions * np.sqrt(RANK / squares)).reshape(n, -1)))
         .reshape(n, heads, RANK)
         .transpose(1, 0, 2)
     )
@@ -299,13 +302,6 @@ def _logit_gradients(S: Real, A: Real, V: Real) -> Real:
     m = A @ V.swapaxes(1, 2)
     np.subtract(m, np.einsum("hab,hab->ha", S, m)[..., None], out=m)
     return np.asarray(np.multiply(S, m, out=m))
-
-
-def _isotropic(tokens: int, heads: int, normals: Normals, dtype: Precision) -> Real:
-    """Vectors of one length and random direction: second moments of Gaussians without the noise of their lengths."""
-    directions = normals.normal(tokens, heads, RANK, dtype=dtype)
-    squares = np.einsum("ahr,ahr->ah", directions, directions)[..., None]
-    return np.asarray((directions * np.sqrt(RANK / squares)).reshape(tokens, -1))
 
 
 def _add_logit_path(back: _Back, state: GramState, heads: Heads, part: slice, errors: Real) -> None:

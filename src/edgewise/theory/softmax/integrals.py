@@ -106,7 +106,14 @@ def smoothed(u: Array, variance: float, step: float, n: Array, powers: int) -> d
     """Averages over N(0, variance) at points u: "miss" = 1 - H_0, "0", "1", ... H_k, "log" for -y K_1(y)."""
     std, fine = np.sqrt(variance), 0.6 * step
     if 0.6 * std < fine:
-        return _smoothed_narrow(u, std, powers)
+        result = {name: np.zeros_like(u) for name in ("miss", *(str(k) for k in range(powers + 1)), "log")}
+        for x, weight in zip(*gaussian(std, 0.6 * std), strict=True):
+            y = np.minimum(u + x, 50.0)  # all kernels are 0 there; beyond it e^{e^y} overflows
+            result["miss"] -= weight * np.expm1(-np.exp(y))
+            for k in range(powers + 1):
+                result[str(k)] += weight * _kernel(y, k)
+            result["log"] -= weight * y * _kernel(y, 1)
+        return result
     y = grid(_lowest(n), HIGHEST, fine)
     distance = (u.reshape(-1, 1) - y) / std
     kernels = fine * np.array([*(_kernel(y, k) for k in range(1, powers + 1)), -y * _kernel(y, 1)]).T
@@ -117,17 +124,6 @@ def smoothed(u: Array, variance: float, step: float, n: Array, powers: int) -> d
     averages = (np.exp(-0.5 * distance**2) / (SQRT_TWO_PI * std)) @ kernels
     names = ("miss", *(str(k) for k in range(powers + 1)), "log")
     return {m: f.reshape(u.shape) for m, f in zip(names, (above, below, *averages.T), strict=True)}
-
-
-def _smoothed_narrow(u: Array, std: float, powers: int) -> dict[str, Array]:
-    result = {name: np.zeros_like(u) for name in ("miss", *(str(k) for k in range(powers + 1)), "log")}
-    for x, weight in zip(*gaussian(std, 0.6 * std), strict=True):
-        y = np.minimum(u + x, 50.0)  # all kernels are 0 there; beyond it e^{e^y} overflows
-        result["miss"] -= weight * np.expm1(-np.exp(y))
-        for k in range(powers + 1):
-            result[str(k)] += weight * _kernel(y, k)
-        result["log"] -= weight * y * _kernel(y, 1)
-    return result
 
 
 def _kernel(y: Array, k: int) -> Array:
