@@ -283,7 +283,7 @@ ROOMS = {
     "cli": Room(12, 3017, 0.61, 0.09, 0),  # doctor --selftest: one function a verb
     "critical": Room(5, 1045, 0.80, 0.05, 0),  # with vector_field and perceptron_maps, which were verbs
     "explorer": Room(11, 2982, 0.54, 0.03, 0),
-    "integrations": Room(4, 400, 0.89, 2.03, 3),
+    "integrations": Room(3, 375, 0.84, 1.20, 0),
     "judgement": Room(8, 1533, 0.50, 0.05, 0),
     "laboratory": Room(5, 1533, 0.50, 0.00, 0),
     "landscape": Room(6, 1656, 0.67, 0.06, 0),
