@@ -22,7 +22,7 @@ from PIL.PngImagePlugin import PngInfo
 ROOT = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT)]
 
-from tests.support.browser import DESKTOP, WAIT, chromium, serving  # noqa: E402
+from tests.support.browser import DESKTOP, TOUR_CLOSED, WAIT, chromium, serving  # noqa: E402
 
 IMAGES = ROOT / "docs" / "images"
 MAP = "map?preset=torch-encoder&depth=48&tokens=64"
@@ -47,6 +47,7 @@ def shots(wanted: Mapping[str, tuple[str, str, str]], *folder: str) -> Iterator[
             page = browser.new_context(
                 viewport=DESKTOP, color_scheme=theme, reduced_motion="reduce"
             ).new_page()
+            page.add_init_script(TOUR_CLOSED)
             page.set_default_timeout(3 * WAIT)
             page.goto(f"{address}#/{route}")
             page.wait_for_selector(sign, state="attached")

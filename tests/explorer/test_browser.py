@@ -95,6 +95,8 @@ def test_a_config_is_taken_and_another_refused_in_words(browser: Any, address: s
     visit = Visit(browser, address)
     page = visit.page
     page.goto(address)
+    page.wait_for_selector("path.iso", state="attached")
+    page.select_option("#preset", "")
     page.wait_for_selector("text=Put your model on the map")
     config = tmp_path / "mine.json"
     config.write_text(json.dumps({"depth": 14, "tokens": 24, "norm": "post", "activation": "tanh"}))
@@ -194,4 +196,33 @@ def test_no_accessibility_violation_of_level_a_or_aa(browser: Any, address: str,
     page = opened(visit, SMALL)
     page.wait_for_selector("#fixes li")
     assert visit.violations() == []
+    visit.close()
+
+
+def test_a_first_visit_opens_with_a_model_its_fix_a_run_and_a_tour(browser: Any, address: str) -> None:
+    """Nothing waits for a file: a network that will not train, and one click that moves it to where it does."""
+    visit = Visit(browser, address, tour=True)
+    page = visit.page
+    page.goto(address)
+    page.wait_for_selector("#fixes li button")
+    assert "torch-encoder · 48 blocks" in page.inner_text("#meta")
+    assert page.inner_text("#outcome") == "Will not train"
+    page.locator("#fixes li button").first.click()
+    sync_api.expect(page.locator("#outcome")).to_have_text("Trains")
+    tour = page.locator(".tour")
+    for view, sign in (("depth", "#depth"), ("runs", ".run .alarm"), ("papers", "main h1")):
+        tour.locator("button.primary").click()
+        page.wait_for_url(f"**/#/{view}*")
+        page.wait_for_selector(sign, state="attached")
+    assert "4 of 4" in tour.inner_text()
+    tour.locator("button.primary").click()
+    assert tour.count() == 0
+    page.reload()
+    page.wait_for_selector("main h1")
+    assert tour.count() == 0, "a tour that was closed stays closed"
+    page.click("#tour")
+    assert "1 of 4" in tour.inner_text()
+    page.goto(address + "#/landscape")
+    sync_api.expect(page.locator("main canvas")).to_have_count(2)
+    assert visit.complaints == [] and visit.elsewhere == []
     visit.close()

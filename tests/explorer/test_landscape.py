@@ -147,7 +147,7 @@ def test_hostile_grids_give_a_message_and_nothing_else(
 
 
 def test_examples_are_there_without_a_folder() -> None:
-    """One network: before training the plane has no dip, after it one; `tools/example_planes.py` computes both."""
+    """One network: before training the plane has no dip, after it one; `tools/page_examples.py` computes both."""
     before, after = answer(None, listing(None)["examples"])["planes"]
     dips = [dict(surface["figures"])["dips inside"] for surface in (before, after)]
     assert dips == ["0", "1"] and np.array(after["z"]).shape == (25, 25)

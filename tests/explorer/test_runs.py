@@ -66,7 +66,11 @@ def test_an_alarm_is_told_in_the_monitors_sentences_with_blocks_counted_as_modul
 
 
 def test_the_list_says_what_can_be_read_and_why_not(client: Any, home: Path) -> None:
-    assert client.get("/api/1/runs").json() == {"folder": "runs", "runs": []}
+    shown = client.get("/api/1/runs").json()
+    assert shown["example"] and [run["alarms"] > 2 for run in shown["runs"]] == [True]
+    assert (
+        ask(client, shown["runs"][0]["name"]).json()["alarms"][0]["step"] > 80
+    )  # the rate grows from there on
     write(home / "deep" / "a", 3)
     write(home / "b", 3, alarm=True, end=False)
     (home / "broken").mkdir()

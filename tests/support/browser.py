@@ -76,14 +76,19 @@ def chromium() -> Iterator[Any]:
         browser.close()
 
 
+TOUR_CLOSED = "localStorage.setItem('edgewise: tour closed', '1')"
+
+
 class Visit:
     """A page that notes every complaint and every request to elsewhere."""
 
-    def __init__(self, browser: Any, address: str, **options: Any) -> None:
+    def __init__(self, browser: Any, address: str, tour: bool = False, **options: Any) -> None:
         self.address = address
         self.complaints: list[str] = []
         self.elsewhere: list[str] = []
         self.page = browser.new_context(**{"viewport": DESKTOP} | options).new_page()
+        if not tour:  # as on every visit after it was closed
+            self.page.add_init_script(TOUR_CLOSED)
         self.page.set_default_timeout(WAIT)
         self.page.on(
             "console", lambda message: message.type == "error" and self.complaints.append(message.text)

@@ -168,10 +168,10 @@ def map_answer(wanted: MapRequest) -> Document:
         "y": axis_of(diagram.y_name, diagram.y),
         "lines": {name: [_pairs(line) for line in lines] for name, lines in diagram.boundaries.items()},
         "caption": caption(result),
-    } | coloured(result.share, result.levels)
+    } | colored(result.share, result.levels)
 
 
-def coloured(share: Array, levels: Mapping[float, Lines]) -> Document:
+def colored(share: Array, levels: Mapping[float, Lines]) -> Document:
     """Return shares in thousandths row by row from below, and the lines of a quarter and three."""
     return {
         "share": [round(1000 * float(value)) for value in share.ravel()],
@@ -188,10 +188,10 @@ def _pairs(line: Any) -> list[list[float]]:
 
 
 def caption(result: ShareMap) -> str:
-    """Return what a point, a colour and a line mean, and what is left out."""
+    """Return what a point, a color and a line mean, and what is left out."""
     lines = result.diagram.boundaries
     parts = [
-        "Each point is a network that differs from yours in two knobs. Colour is the share of such networks that "
+        "Each point is a network that differs from yours in two knobs. Color is the share of such networks that "
         "trained."
     ]
     solid = "Along the solid line two nearly equal tokens neither merge nor separate."

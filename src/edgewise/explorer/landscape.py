@@ -29,13 +29,13 @@ LARGEST_FILE = 2**23  # bytes
 FINEST = 61  # points on an axis that are drawn
 HEIGHTS = 10_000  # steps from the lowest to the highest loss
 BOWL = 0.02  # of the range: how far from a quadratic a surface may be that is called a bowl
-EXAMPLES = {  # tools/example_planes.py computes them; they come with the package and are there without a folder
+EXAMPLES = {  # tools/page_examples.py computes them; they come with the package and are there without a folder
     "example: before training": "before_training.npz",
     "example: after training": "after_training.npz",
 }
 CAPTION = (
     "Height is the loss of the network after its weights were moved along two directions; the dot is the network as it "
-    "is. Both surfaces have the same scale of heights and colours, so that they can be compared."
+    "is. Both surfaces have the same scale of heights and colors, so that they can be compared."
 )
 NO_FOLDER = (
     "This page was started without a folder. Compute a plane, then start the page with the folder it is in."

@@ -37,7 +37,7 @@ CAPTIONS = {
     "correlation": "The same for how alike two inputs are, at the length where the first staircase ends. A curve that "
     "leaves the corner above the diagonal makes near inputs merge; one below it drives them apart.",
     "plane": "Each point is a family of random networks. On the line nearby inputs neither merge nor part; the warmer "
-    "the colour, the faster gradients fade on its left or explode on its right.",
+    "the color, the faster gradients fade on its left or explode on its right.",
     "circle": "A circle of inputs inside one random network of width 256, seen along its two widest directions, drawn "
     "to one size. The two dots are a pair that starts as alike as the second staircase.",
 }

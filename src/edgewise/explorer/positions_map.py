@@ -18,7 +18,7 @@ from starlette.requests import Request as HttpRequest
 
 from edgewise.arrays import Array
 from edgewise.errors import BadInput, VanishedStream
-from edgewise.explorer.answers import LEFT_OUT, as_json, axis_of, coloured, levels_of
+from edgewise.explorer.answers import LEFT_OUT, as_json, axis_of, colored, levels_of
 from edgewise.explorer.requests import AxesRequest, Knob, NetworkSource, PageRequest, Value, changed, read
 from edgewise.explorer.responses import LEFT, kept, pieces, waited
 from edgewise.files import Document
@@ -108,7 +108,7 @@ def map_answer(
     share = np.array([values[place] for place in places(wanted, stage)]).reshape(len(y), len(x))
     return (
         plain
-        | coloured(share, levels_of(x, y, share))
+        | colored(share, levels_of(x, y, share))
         | {"x": axis_of(x_name, x), "y": axis_of(y_name, y), "caption": caption(plain["caption"], stage)}
     )
 
@@ -118,7 +118,7 @@ def caption(plain: str, stage: MapResolution) -> str:
     size = f"{stage.points} × {stage.points}"
     return plain.replace(
         LEFT_OUT,
-        f"Colour has mask and positions in it: {size} networks were followed over {stage.tokens} tokens, and what lies "
+        f"Color has mask and positions in it: {size} networks were followed over {stage.tokens} tokens, and what lies "
         "between them is interpolated. Lines leave mask and positions out. The verdict of the dot is exact.",
     )
 

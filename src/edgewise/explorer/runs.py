@@ -39,6 +39,7 @@ _streams = 0
 LARGEST_TRACE = 280_000  # bytes of the file
 LARGEST_META = 2**22  # bytes, once unpacked: numpy has four for a letter
 META = "meta"
+EXAMPLES = Path(__file__).parent / "examples" / "runs"  # shown if there are no others; tools/page_examples.py
 
 
 class TableRequest(PageRequest):
@@ -54,8 +55,10 @@ class RunRequest(TableRequest):
     statistic: Annotated[str, Field(max_length=60)] | None = None
 
 
-def folder_of(request: HttpRequest) -> Path | None:
-    return getattr(request.app.state, "folder", None)
+def folder_of(request: HttpRequest) -> Path:
+    """Return the folder that the page was started with if it holds runs, else the example that comes with edgewise."""
+    folder: Path | None = getattr(request.app.state, "folder", None)
+    return folder if folder is not None and run_files.names(folder) else EXAMPLES
 
 
 @router.get("/runs")
@@ -125,13 +128,13 @@ def _over(found: Run, name: str) -> bool:
         return True
 
 
-def listing(folder: Path | None) -> Document:
+def listing(folder: Path) -> Document:
     """Return each run in a line; one that cannot be read, with the reason."""
-    title = None if folder is None else folder.resolve().name
-    return {"folder": title, "runs": [_entry(folder, name) for name in run_files.names(folder)]}
+    runs = [_entry(folder, name) for name in run_files.names(folder)]
+    return {"folder": folder.resolve().name, "example": folder == EXAMPLES, "runs": runs}
 
 
-def _entry(folder: Path | None, name: str) -> Document:
+def _entry(folder: Path, name: str) -> Document:
     entry: Document = {"name": name, "title": _title(folder, name), "note": "", "refused": ""}
     entry |= {"unseen": [], "alarms": 0, "live": False}
     try:
@@ -149,7 +152,7 @@ def _entry(folder: Path | None, name: str) -> Document:
     return entry
 
 
-def answer(folder: Path | None, wanted: RunRequest) -> Document:
+def answer(folder: Path, wanted: RunRequest) -> Document:
     """Return everything that the page shows of one run."""
     found = run_files.run_of(folder, wanted.name)
     with run_files.told(found, wanted.name):
@@ -166,18 +169,18 @@ def answer(folder: Path | None, wanted: RunRequest) -> Document:
         }
 
 
-def report_page(folder: Path | None, wanted: TableRequest) -> str:
+def report_page(folder: Path, wanted: TableRequest) -> str:
     """Return one process of a run in one file, by the name that it has on the page."""
     found = run_files.run_of(folder, wanted.name)
     return run_report.page(run_report.subject(found, _title(folder, wanted.name), rank=wanted.rank))
 
 
-def _title(folder: Path | None, name: str) -> str:
+def _title(folder: Path, name: str) -> str:
     """Return the name of a run; a folder that is a run itself is called by its own."""
-    return folder.resolve().name if name == "." and folder is not None else name
+    return folder.resolve().name if name == "." else name
 
 
-def csv(folder: Path | None, wanted: TableRequest) -> str:
+def csv(folder: Path, wanted: TableRequest) -> str:
     """Return the rows as a table, numbers as they are stored; what was not observed is empty."""
     found = run_files.run_of(folder, wanted.name)
     with run_files.told(found, wanted.name):

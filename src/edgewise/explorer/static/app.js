@@ -10,8 +10,9 @@
 // Pieces to build with: `api.js` (questions), `model.js` (the choice of a network, kept from view to view by SHARED),
 // `draw.js` (nodes and scales), `chart.js` (axes, curves, bands, heat maps, captions). Static files are plain ES modules; the policy of
 // the page forbids inline scripts and style attributes in markup (setting `element.style.x` from a module is allowed).
-import { SHARED } from "./model.js";
+import { SHARED, START } from "./model.js";
 import { $, element } from "./draw.js";
+import { offerTour, startTour } from "./tour.js";
 
 const VIEWS = [
   ["map", "Map", () => import("./views/map.js")],
@@ -24,7 +25,8 @@ const VIEWS = [
   ["papers", "Papers", () => import("./views/papers.js")],
 ];
 
-let close = null, visit = 0, shared = {};
+const OF_A_NETWORK = ["map", "depth", "flow"]; // views that open with the network shown last, or with START
+let close = null, visit = 0, shared = START;
 
 // An address of the time when the map was the only view, `/?preset=...`, still leads to it; the token is not kept in it.
 function modernize() {
@@ -41,7 +43,9 @@ function addressOf(name, state) {
 
 function current() {
   const [name, query = ""] = location.hash.slice(2).split(/\?(.*)/s);
-  return { view: VIEWS.find(([each]) => each === name), name, state: Object.fromEntries(new URLSearchParams(query)) };
+  const state = Object.fromEntries(new URLSearchParams(query));
+  const named = state.preset || state.file || !OF_A_NETWORK.includes(name);
+  return { view: VIEWS.find(([each]) => each === name), name, state: named ? state : { ...shared, ...state } };
 }
 
 const links = new Map(VIEWS.map(([name, words]) => [name, element("a", { textContent: words })]));
@@ -91,5 +95,7 @@ document.querySelector(".skip").addEventListener("click", (event) => {
   event.preventDefault();
   $("main").focus();
 });
+$("tour").addEventListener("click", startTour);
 modernize();
 show();
+offerTour();

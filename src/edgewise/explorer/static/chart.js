@@ -101,7 +101,7 @@ export function endLabels(plot, rows, x = plot.inner.right + 8) {
 }
 
 // rows[r][c] from below; cells where a value is null stay empty. Columns may be at any places: edges has one more than they are.
-export function heat(plot, rows, { low, high, log = false, colours = ramp("h"), edges = null }) {
+export function heat(plot, rows, { low, high, log = false, colors = ramp("h"), edges = null }) {
   const { left, right, top, bottom } = plot.inner, ratio = Math.min(2, window.devicePixelRatio || 1);
   const width = Math.max(1, Math.round((right - left) * ratio)), height = Math.max(1, Math.round((bottom - top) * ratio));
   const canvas = element("canvas", { width, height });
@@ -113,7 +113,7 @@ export function heat(plot, rows, { low, high, log = false, colours = ramp("h"), 
     const y = height - ((r + 1) * height) / rows.length, tall = height / rows.length + 1;
     row.forEach((value, c) => {
       if (value === null || Number.isNaN(value)) return;
-      pen.fillStyle = `rgb(${colours[clamp(Math.round(place(value)), 0, 255)].join(",")})`;
+      pen.fillStyle = `rgb(${colors[clamp(Math.round(place(value)), 0, 255)].join(",")})`;
       pen.fillRect(Math.floor(at(c)), Math.floor(y), Math.ceil(at(c + 1) - at(c)) + 1, Math.ceil(tall));
     });
   });
@@ -121,9 +121,9 @@ export function heat(plot, rows, { low, high, log = false, colours = ramp("h"), 
   return canvas;
 }
 
-// A bar of colours with its ends in words, on the right of a heat map.
-export function heatScale(plot, { low, high, colours = ramp("h"), format = (value) => number(+value.toPrecision(2)) }) {
+// A bar of colors with its ends in words, on the right of a heat map.
+export function heatScale(plot, { low, high, colors = ramp("h"), format = (value) => number(+value.toPrecision(2)) }) {
   const { right, top, bottom } = plot.inner, x = right + 12, tall = bottom - top;
-  for (let k = 0; k < 64; k++) plot.svg.append(node("rect", { x, y: bottom - ((k + 1) * tall) / 64, width: 8, height: tall / 64 + 0.6, fill: `rgb(${colours[Math.round((k / 63) * 255)].join(",")})` }));
+  for (let k = 0; k < 64; k++) plot.svg.append(node("rect", { x, y: bottom - ((k + 1) * tall) / 64, width: 8, height: tall / 64 + 0.6, fill: `rgb(${colors[Math.round((k / 63) * 255)].join(",")})` }));
   plot.svg.append(label(x + 14, top + 10, format(high), { class: "tick" }), label(x + 14, bottom, format(low), { class: "tick" }));
 }

@@ -1,4 +1,4 @@
-// SVG nodes, scales and colours, shared by the pictures.
+// SVG nodes, scales and colors, shared by the pictures.
 const SVG = "http://www.w3.org/2000/svg";
 
 export const $ = (id) => document.getElementById(id);
@@ -47,7 +47,7 @@ export function ticks(low, high, count) {
   return values;
 }
 
-// 256 colours between the five stops `--NAME0` to `--NAME4` of the stylesheet: "p" is the share of networks that
+// 256 colors between the five stops `--NAME0` to `--NAME4` of the stylesheet: "p" is the share of networks that
 // trained, from none to all; "h" is less to more of anything else.
 export function ramp(name) {
   const style = getComputedStyle(document.documentElement);
@@ -61,9 +61,9 @@ export function ramp(name) {
   });
 }
 
-export const shareColours = () => ramp("p");
+export const shareColors = () => ramp("p");
 
-// A shape for every outcome, so that colour is never alone.
+// A shape for every outcome, so that color is never alone.
 export function glyph(kind) {
   const ring = { cx: 10, cy: 10, r: 8 };
   const shapes = {

@@ -1,9 +1,9 @@
-// Colour behind a picture: values at the nodes of a grid, smooth between them.
+// Color behind a picture: values at the nodes of a grid, smooth between them.
 import { clamp, element, ramp } from "./draw.js";
 
-// values[row * columns + column] from below; colour(value) is a number from 0 to 1 on the ramp, or null for none.
-export function ground(plot, values, columns, rows, colour, name = "p") {
-  const { left, right, top, bottom } = plot.inner, colours = ramp(name);
+// values[row * columns + column] from below; color(value) is a number from 0 to 1 on the ramp, or null for none.
+export function ground(plot, values, columns, rows, color, name = "p") {
+  const { left, right, top, bottom } = plot.inner, colors = ramp(name);
   const width = Math.max(2, Math.round(right - left)), height = Math.max(2, Math.round(bottom - top));
   const canvas = element("canvas", { width, height });
   canvas.setAttribute("aria-hidden", "true");
@@ -16,7 +16,7 @@ export function ground(plot, values, columns, rows, colour, name = "p") {
       const corners = [values[k], values[k + 1], values[k + columns], values[k + columns + 1]];
       if (corners.includes(null)) continue;
       const value = (1 - t) * ((1 - s) * corners[0] + s * corners[1]) + t * ((1 - s) * corners[2] + s * corners[3]);
-      image.data.set([...colours[Math.round(255 * clamp(colour(value), 0, 1))], 255], 4 * (r * width + c));
+      image.data.set([...colors[Math.round(255 * clamp(color(value), 0, 1))], 255], 4 * (r * width + c));
     }
   }
   canvas.getContext("2d").putImageData(image, 0, 0);

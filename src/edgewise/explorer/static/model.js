@@ -3,6 +3,8 @@ import { json } from "./api.js";
 import { $, element, fragment } from "./draw.js";
 
 export const SHARED = ["preset", "file", "depth", "tokens"]; // keys of the address that go from view to view
+// What the page opens with: torch's own encoder, 48 blocks deep, which will not train; its fix is one click away.
+export const START = { preset: "torch-encoder", depth: "48", tokens: "64" };
 const LARGEST = { config: 200_000, trace: 280_000 }; // bytes
 let dropped = null, origin = "", catalogue = null;
 

@@ -1,5 +1,5 @@
-// The phase diagram: colours on a canvas, lines and words in SVG above it, the model as a dot that can be moved.
-import { $, clamp, element, label, linear, node, polyline, shareColours, ticks, whenChanged } from "./draw.js";
+// The phase diagram: colors on a canvas, lines and words in SVG above it, the model as a dot that can be moved.
+import { $, clamp, element, label, linear, node, polyline, shareColors, ticks, whenChanged } from "./draw.js";
 
 const GOOD = 0.85; // share from which a place is called a fix
 
@@ -139,14 +139,14 @@ export class Plane {
     Object.assign(heat, { width, height });
     Object.assign(heat.style, { left: `${left}px`, top: `${top}px`, width: `${right - left}px`, height: `${bottom - top}px` });
     if (!this.map) return;
-    const image = new ImageData(width, height), colours = shareColours(), { x, y, share } = this.map;
+    const image = new ImageData(width, height), colors = shareColors(), { x, y, share } = this.map;
     const columns = axisSteps(width, x.count, this.coarse), rows = axisSteps(height, y.count, this.coarse);
     for (let r = 0; r < height; r++) {
       const [j, t] = rows[height - 1 - r];
       for (let c = 0; c < width; c++) {
         const [i, s] = columns[c], k = j * x.count + i, right_ = s ? 1 : 0, up = t ? x.count : 0;
         const value = (1 - t) * ((1 - s) * share[k] + s * share[k + right_]) + t * ((1 - s) * share[k + up] + s * share[k + up + right_]);
-        const [red, green, blue] = colours[Math.round((value / 1000) * 255)], p = 4 * (r * width + c);
+        const [red, green, blue] = colors[Math.round((value / 1000) * 255)], p = 4 * (r * width + c);
         image.data[p] = red; image.data[p + 1] = green; image.data[p + 2] = blue; image.data[p + 3] = 255;
       }
     }
@@ -242,9 +242,9 @@ const extent = (line) => Math.hypot(...[0, 1].map((c) => Math.max(...line.map((p
 const longest = (lines) => lines.reduce((best, line) => (!best || extent(line) > extent(best) ? line : best), null);
 
 export function drawScale() {
-  const colours = shareColours(), box = $("scale"), width = Math.min(420, Math.max(200, box.clientWidth - 80));
+  const colors = shareColors(), box = $("scale"), width = Math.min(420, Math.max(200, box.clientWidth - 80));
   const svg = node("svg", { viewBox: `0 0 ${width} 44`, width, height: 44 }, label(0, 12, "share of such networks that trained", { class: "axis" }));
-  for (let k = 0; k < 64; k++) svg.append(node("rect", { x: (k * width) / 64, y: 18, width: width / 64 + 0.5, height: 8, fill: `rgb(${colours[Math.round((k / 63) * 255)].join(",")})` }));
+  for (let k = 0; k < 64; k++) svg.append(node("rect", { x: (k * width) / 64, y: 18, width: width / 64 + 0.5, height: 8, fill: `rgb(${colors[Math.round((k / 63) * 255)].join(",")})` }));
   for (const [share, anchor] of [[0, "start"], [25, "middle"], [50, "middle"], [75, "middle"], [100, "end"]]) svg.append(label((share / 100) * width, 40, `${share}\u00a0%`, { class: "tick", "text-anchor": anchor }));
   box.replaceChildren(svg);
 }

@@ -1,4 +1,4 @@
-// A surface on a canvas: quadrilaterals from back to front, coloured by height, turned by hand.
+// A surface on a canvas: quadrilaterals from back to front, colored by height, turned by hand.
 import { clamp, linear, ramp } from "./draw.js";
 
 const TALL = 0.62, DRAWN = 0.94; // height of the highest point beside the width of the floor; share of the canvas used
@@ -12,7 +12,7 @@ export function relief(canvas, plane, steps, { turn, tilt }) {
   const project = projection(w, h, turn, tilt), { x, y, z } = plane;
   const across = linear(x[0], x.at(-1), -0.5, 0.5), away = linear(y[0], y.at(-1), -0.5, 0.5), up = (value) => (value / steps) * TALL;
   floor(pen, project, ink);
-  const quads = [], colours = ramp("h");
+  const quads = [], colors = ramp("h");
   for (let r = 0; r + 1 < y.length; r++) for (let c = 0; c + 1 < x.length; c++) {
     const heights = [z[r][c], z[r][c + 1], z[r + 1][c + 1], z[r + 1][c]];
     if (heights.includes(null)) continue;
@@ -25,7 +25,7 @@ export function relief(canvas, plane, steps, { turn, tilt }) {
     pen.beginPath();
     corners.forEach(([px, py], k) => pen[k ? "lineTo" : "moveTo"](px, py));
     pen.closePath();
-    pen.fillStyle = `rgb(${colours[Math.round(255 * clamp(0.12 + (0.88 * mean) / steps, 0, 1))].join(",")})`;
+    pen.fillStyle = `rgb(${colors[Math.round(255 * clamp(0.12 + (0.88 * mean) / steps, 0, 1))].join(",")})`;
     pen.fill();
     pen.stroke();
   }
@@ -72,11 +72,11 @@ function marker(pen, [x, y], ink) {
   pen.fillText("the network", x + 9, y + 4);
 }
 
-function line(pen, points, colour, width) {
+function line(pen, points, color, width) {
   if (points.length < 2) return;
   pen.beginPath();
   points.forEach(([x, y], k) => pen[k ? "lineTo" : "moveTo"](x, y));
-  Object.assign(pen, { strokeStyle: colour, lineWidth: width });
+  Object.assign(pen, { strokeStyle: color, lineWidth: width });
   pen.stroke();
 }
 

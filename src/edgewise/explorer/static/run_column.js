@@ -60,7 +60,7 @@ export class RunColumn {
       const unit = shown.unit ? `, ${shown.unit}` : "";
       title(this.heat, `${shown.label}${unit}, of every block`);
       title(this.worst, `${shown.label}${unit}, ${shown.which} of all blocks`);
-      this.heat.say(`Blocks from the input (below) to the output (above), steps from left to right. Colour: ${shown.meaning}${shown.which === "smallest" ? ", strong where it is small" : ""}.${shown.log ? " The colour is logarithmic." : ""}${many}`);
+      this.heat.say(`Blocks from the input (below) to the output (above), steps from left to right. Color: ${shown.meaning}${shown.which === "smallest" ? ", strong where it is small" : ""}.${shown.log ? " The color is logarithmic." : ""}${many}`);
       this.worst.say(`The ${shown.which} value of all blocks at each step.${healthy(shown.healthy)}`);
     } else this.heat.say(blind.length ? `Not watched: ${blind.join("; ")}` : "No number of a block has been stored yet.");
     const other = this.data.curves[this.chosen(this.data)];
@@ -92,9 +92,9 @@ export class RunColumn {
     if (!shown) return this.#empty(plot, "no row of a block yet");
     for (const k of spots) plot.svg.append(label(plot.inner.left - 8, plot.sy(k + 0.5) + 4, shown.places[k] === "embedding" ? "input" : k === count - 1 ? `block ${shown.places[k]}` : shown.places[k], { class: "tick", "text-anchor": "end" }));
     const scale = this.range().heat;
-    const colours = shown.which === "smallest" ? ramp("h").reverse() : ramp("h"); // trouble has ink
-    heat(plot, shown.rows, { ...scale, colours, edges: edgesOf(this.data.steps) });
-    heatScale(plot, { ...scale, colours });
+    const colors = shown.which === "smallest" ? ramp("h").reverse() : ramp("h"); // trouble has ink
+    heat(plot, shown.rows, { ...scale, colors, edges: edgesOf(this.data.steps) });
+    heatScale(plot, { ...scale, colors });
     this.#marks(plot, true);
   }
 

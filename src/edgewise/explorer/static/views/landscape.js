@@ -95,8 +95,8 @@ export async function open(root, address, setState) {
   }
 
   function drawScale() {
-    const colours = ramp("h"), width = 280, svg = node("svg", { viewBox: `0 0 ${width} 44`, width, height: 44, "aria-hidden": "true" }, label(0, 12, "loss, the same for both", { class: "axis" }));
-    for (let k = 0; k < 64; k++) svg.append(node("rect", { x: (k * width) / 64, y: 18, width: width / 64 + 0.5, height: 8, fill: `rgb(${colours[Math.round(255 * (0.12 + (0.88 * k) / 63))].join(",")})` }));
+    const colors = ramp("h"), width = 280, svg = node("svg", { viewBox: `0 0 ${width} 44`, width, height: 44, "aria-hidden": "true" }, label(0, 12, "loss, the same for both", { class: "axis" }));
+    for (let k = 0; k < 64; k++) svg.append(node("rect", { x: (k * width) / 64, y: 18, width: width / 64 + 0.5, height: 8, fill: `rgb(${colors[Math.round(255 * (0.12 + (0.88 * k) / 63))].join(",")})` }));
     svg.append(label(0, 40, number(answer.low), { class: "tick" }), label(width, 40, number(answer.high), { class: "tick", "text-anchor": "end" }));
     scale.replaceChildren(svg);
   }
@@ -133,7 +133,8 @@ export async function open(root, address, setState) {
 
   try {
     listing = await json("landscapes", undefined, signal);
-    if (!chosen.left && !chosen.right) [chosen.left = "", chosen.right = ""] = listing.planes.filter(({ note }) => !note.startsWith("cannot")).slice(0, 2).map(({ name }) => name);
+    const readable = listing.planes.filter(({ note }) => !note.startsWith("cannot")).map(({ name }) => name);
+    if (!chosen.left && !chosen.right) [chosen.left = "", chosen.right = ""] = (listing.planes.length ? readable : listing.examples).slice(0, 2);
     offer();
     await question();
   } catch (error) {

@@ -23,7 +23,7 @@ const PICTURE = `<div class="centre">
       <div class="state" id="state" hidden></div>
     </div>
     <div class="scale" id="scale" aria-hidden="true"></div>
-    <figcaption><p><span id="caption">Each point is a network that differs from yours in two knobs. Colour is the share of such networks that trained.</span> </p></figcaption>
+    <figcaption><p><span id="caption">Each point is a network that differs from yours in two knobs. Color is the share of such networks that trained.</span> </p></figcaption>
   </figure>
 </div>
 <aside class="card" id="card" aria-label="Verdict">

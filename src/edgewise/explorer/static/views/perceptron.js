@@ -60,7 +60,8 @@ export async function open(root, address, setState) {
       if (!next) return;
       answer = next;
       show();
-      if (settled) { remember(); await recircle(false); }
+      if (settled) remember();
+      if (settled || !circle) await recircle(false);
     } catch (error) {
       card.stopped(error.message);
     }

@@ -23,7 +23,7 @@ export async function open(root, address, setState) {
     return ["stream_change_of_edge", "learning_rate"].find((name) => name in known) ?? null;
   }
 
-  // What all columns have in common: the steps, the colours, the loss.
+  // What all columns have in common: the steps, the colors, the loss.
   function range() {
     const data = columns.map((column) => column.data).filter((each) => each?.steps.length);
     const low = Math.min(...data.map((each) => each.steps[0][0])), high = Math.max(...data.map((each) => each.steps.at(-1)[1] + 1));
@@ -133,23 +133,20 @@ export async function open(root, address, setState) {
     choices.children[focused]?.focus();
   }
 
-  function empty(folder) {
-    const words = folder === null ? "This page was started without a folder. Watch a run into one, and start the page with it:" : `There are no runs in ${folder}. Watch one into it, and reload the page:`;
-    const code = element("pre", { textContent: CODE, tabIndex: 0 });
-    root.className = "view runs empty";
-    root.replaceChildren(element("div", { className: "stopped" }, element("h1", { textContent: "No run to show" }), element("p", { textContent: words }), code, element("p", { textContent: "A run that is still growing is followed live. Nothing leaves this machine." })));
+  // What a reader without runs of their own needs to know, below the list.
+  function introduce() {
+    panel.append(element("p", { className: "hint", textContent: "This run comes with edgewise: from step 80 on its learning rate grows until the network breaks. Choose an alarm below the picture to see what it says. To watch your own, and follow it live:" }),
+      element("pre", { textContent: CODE, tabIndex: 0, ariaLabel: "Code that watches a run" }));
   }
 
   const answer = await json("runs", undefined, signal);
   list = answer.runs;
-  if (!list.length) empty(answer.folder);
-  else {
-    curves.addEventListener("change", () => { state.curve = curves.value || null; show(); });
-    other.addEventListener("change", () => { state.with = other.value || null; show(); });
-    if (!list.some((run) => run.name === state.run)) state.run = (list.find((run) => run.live) ?? list.find((run) => run.alarms) ?? list[0]).name;
-    if (!list.some((run) => run.name === state.with)) state.with = null;
-    show();
-  }
+  if (answer.example) introduce();
+  curves.addEventListener("change", () => { state.curve = curves.value || null; show(); });
+  other.addEventListener("change", () => { state.with = other.value || null; show(); });
+  if (!list.some((run) => run.name === state.run)) state.run = (list.find((run) => run.live) ?? list.find((run) => run.alarms) ?? list[0]).name;
+  if (!list.some((run) => run.name === state.with)) state.with = null;
+  show();
   return () => {
     stop.abort();
     end();

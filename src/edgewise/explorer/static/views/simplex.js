@@ -103,14 +103,14 @@ export async function open(root, address, setState) {
     canvas.setAttribute("aria-hidden", "true");
     Object.assign(canvas.style, { left: 0, top: 0, width: `${w}px`, height: `${h}px` });
     if (!grid) return canvas;
-    const { steps: n, values } = grid, colours = ramp("h"), image = new ImageData(canvas.width, canvas.height);
+    const { steps: n, values } = grid, colors = ramp("h"), image = new ImageData(canvas.width, canvas.height);
     const value = (i, j) => values[i * (n + 1) - (i * (i - 1)) / 2 + j];
     for (let py = 0; py < canvas.height; py++) for (let px = 0; px < canvas.width; px++) {
       const [first, second, third] = toWeights([px / ratio, py / ratio]);
       if (first < 0 || second < 0 || third < 0) continue;
       const i = Math.min(Math.floor(first * n), n - 1), j = Math.min(Math.floor(second * n), n - 1 - i), s = first * n - i, t = second * n - j;
       const mean = s + t <= 1 ? (1 - s - t) * value(i, j) + s * value(i + 1, j) + t * value(i, j + 1) : (s + t - 1) * value(i + 1, j + 1) + (1 - t) * value(i + 1, j) + (1 - s) * value(i, j + 1);
-      image.data.set([...colours[Math.round(127 * clamp(mean / 2.2, 0, 1))], 255], 4 * (py * canvas.width + px));
+      image.data.set([...colors[Math.round(127 * clamp(mean / 2.2, 0, 1))], 255], 4 * (py * canvas.width + px));
     }
     canvas.getContext("2d").putImageData(image, 0, 0);
     return canvas;

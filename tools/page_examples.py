@@ -1,11 +1,14 @@
-"""Compute the two planes that the landscape view shows where a reader has none: one network before and after training.
+"""Compute what the page shows to a reader without files: two planes of one network, and a watched run that fails.
 
-python tools/example_planes.py        writes src/edgewise/explorer/examples/*.npz (ten seconds)
+python tools/page_examples.py [planes | run]        writes src/edgewise/explorer/examples/ (ten seconds each)
 """
 
 from __future__ import annotations
 
+import os
+import shutil
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +19,7 @@ ROOT = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT)]
 
 from edgewise import landscape  # noqa: E402
-from examples.watch_failing import network, sequences  # noqa: E402
+from examples.watch_failing import network, sequences, train  # noqa: E402
 
 FOLDER = ROOT / "src" / "edgewise" / "explorer" / "examples"
 POINTS, STEPS, RATE = 25, 300, 3e-3
@@ -28,6 +31,26 @@ def loss(model: nn.Module, x: Any) -> Any:
 
 
 def main() -> None:
+    wanted = sys.argv[1:] or ["planes", "run"]
+    if "planes" in wanted:
+        planes()
+    if "run" in wanted:
+        run()
+
+
+def run() -> None:
+    """A rate that grows until the network breaks; the dossiers, which hold weights, stay behind."""
+    name = "a rate that grows"
+    with tempfile.TemporaryDirectory() as place:
+        os.chdir(place)  # events name the folder as it was given
+        train(network(), Path(name), 3e-3)
+        os.chdir(ROOT)
+        shutil.rmtree(FOLDER / "runs", ignore_errors=True)
+        left_out = shutil.ignore_patterns("dossiers", "*.lock")
+        shutil.copytree(Path(place) / name, FOLDER / "runs" / name, ignore=left_out)
+
+
+def planes() -> None:
     """Queries against keys of all blocks, the same directions and batch for both."""
     torch.manual_seed(0)
     model, drawn = network(), torch.Generator().manual_seed(1)
