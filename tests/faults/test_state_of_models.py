@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+import torch
 from torch import nn
 
 import edgewise
@@ -77,3 +78,29 @@ def test_three_models_are_left_as_they_were(kind: str, dtype: str) -> None:
 @pytest.mark.parametrize("kind, dtype", MODELS)
 def test_forty_models_are_left_as_they_were(kind: str, dtype: str) -> None:
     check(kind, dtype, tuple(VERBS))
+
+
+class Lazy(nn.Module):
+    """A residual stack whose matrices have no shape before the first pass."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.readout = nn.Embedding(32, 16), nn.LazyLinear(32)
+        self.blocks = nn.ModuleList(nn.Sequential(nn.LayerNorm(16), nn.LazyLinear(16)) for _ in range(3))
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        x = self.table(ids)
+        for block in self.blocks:
+            x = x + block(x)
+        out: torch.Tensor = self.readout(x)
+        return out
+
+
+@pytest.mark.parametrize(
+    "verb",
+    [*VERBS.values(), edgewise.check, edgewise.structure, edgewise.predict, edgewise.watch],
+    ids=[*VERBS, "check", "structure", "predict", "watch"],
+)
+def test_a_lazy_model_is_rejected_by_the_name_of_its_parameter(verb: Callable[[nn.Module], Any]) -> None:
+    with pytest.raises(edgewise.BadInput, match=r"readout\.weight has no shape yet \(a lazy module\)"):
+        verb(Lazy())

@@ -19,6 +19,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from torch import nn
 
 import edgewise
 from edgewise.errors import BadInput
@@ -104,6 +105,12 @@ def test_a_torn_row_is_not_there_and_a_damaged_one_is_counted(tmp_path: Path) ->
     assert (list(rows.step), rows.damaged) == ([0, 2], 1)
     with pytest.raises(BadInput, match="does not hold rows of the schema"):
         read_rows(path, "0" * 16, len(COLUMNS))
+
+
+@pytest.mark.parametrize("step", ["x", -1, 1.5, True, 2**70])
+def test_a_first_step_that_rows_cannot_hold_is_rejected(step: object) -> None:
+    with pytest.raises(BadInput, match="first_step must be a whole number from 0 to 2\\*\\*62"):
+        edgewise.watch(nn.Linear(3, 3), first_step=step)
 
 
 def test_a_restart_replaces_the_rows_from_its_first_step_on(tmp_path: Path) -> None:

@@ -32,9 +32,20 @@ def spoiled(model: nn.Module) -> nn.Module:
     return model
 
 
+class Rateless(torch.optim.Optimizer):
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        """Move nothing."""
+
+
 CASES: dict[str, tuple[dict[str, Any], str]] = {
     "NaN weights": ({"model": spoiled(small())}, "the loss of the untrained model is nan"),
     "NaN losses": ({"loss": lambda m, x: text_loss(m, x) * math.nan}, "is nan on fresh batches"),
+    "a loss of 0": ({"loss": lambda m, x: text_loss(m, x) * 0}, "is 0 on fresh batches"),
+    "a loss that raises": ({"loss": lambda m, x: {}["labels"]}, "raised KeyError: 'labels'"),
+    "an optimizer without a rate": (
+        {"optimizer": lambda m: Rateless(m.parameters(), {})},
+        "Rateless has no learning rate",
+    ),
     "one batch": ({"batches": batches(1)}, "1 batch came, and at least 2 are needed"),
     "no batch": ({"batches": []}, "0 batches came"),
     "an iterator that ended": ({"batches": iter([])}, "0 batches came"),

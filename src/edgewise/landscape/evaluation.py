@@ -22,7 +22,9 @@ from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.hooks import RemovableHandle
 
 from edgewise.errors import BadInput
+from edgewise.interrupts import check
 from edgewise.landscape.direction import Direction
+from edgewise.models.readable import words
 from edgewise.models.twin import holding, twin
 
 Batch = Any  # what a loss takes: a tensor, a tuple, a mapping
@@ -119,6 +121,21 @@ def own_loss(model: nn.Module, batch: Batch) -> Tensor:
     if not isinstance(loss, Tensor) or loss.numel() != 1:
         raise BadInput("the model returned no loss of its own. Give loss=..., a function of (model, batch).")
     return loss
+
+
+def loss_of(loss: Loss, model: nn.Module, batch: Batch) -> Tensor:
+    """Return the loss as a scalar; whatever it raises is rejected with its words."""
+    try:
+        value = loss(model, batch)
+    except BadInput:
+        raise
+    except Exception as error:
+        check()  # an interrupt is not the loss's own
+        raise BadInput(
+            f"loss(model, batch) raised {words(error)}. Give a loss that runs on these batches; the exception that "
+            "caused this one shows where."
+        ) from error
+    return check_loss(value)
 
 
 def check_loss(value: object) -> Tensor:

@@ -59,7 +59,10 @@ class ModelMap:
     """The blocks, branches, matrices by role, heads, norms, skips, gates, ties and axes of one model."""
 
     def __init__(self, model: nn.Module) -> None:
+        from edgewise.models.readable import refuse_lazy
+
         self.model = unwrap(model)
+        refuse_lazy(self.model)
         self.notes: list[str] = []  # what behavior decided against the names
         self._families: dict[int | None, Architecture | None] = {}
         self._names = NameReader(self.model, self.family)

@@ -18,8 +18,16 @@ if TYPE_CHECKING:
     from torch import nn
 
 
+def refuse_lazy(model: nn.Module) -> None:
+    """Parameters of lazy modules, which have no shape before the model has run."""
+    for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
+        if is_lazy(tensor):
+            raise BadInput(f"{name} has no shape yet (a lazy module). Run the model once, then give it.")
+
+
 def refuse_infinite(model: nn.Module, batch: Any = None) -> None:
     """NaN or infinity among the weights, or NaN or +infinity in the batch (masks may hold -infinity)."""
+    refuse_lazy(model)
     whole = ((name, p) for name, p in model.named_parameters() if not (p.is_meta or hasattr(p, "to_local")))
     names = [name for name, p in whole if p.is_floating_point() and not _is_finite(p.detach())]
     if names:
@@ -79,9 +87,8 @@ def refuse_unreadable(model: nn.Module) -> None:
         raise BadInput(
             f"{scripted[0]} is TorchScript, whose operations cannot be watched. Give the model it was made from."
         )
+    refuse_lazy(model)
     for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
-        if is_lazy(tensor):
-            raise BadInput(f"{name} has no shape yet (a lazy module). Run the model once, then give it.")
         if tensor.is_meta:
             raise BadInput(
                 f"{name} is on the meta device and has no numbers. Describe the model's config instead."

@@ -16,6 +16,7 @@ from edgewise.errors import BadInput
 from edgewise.models.behavior.record import Block, Branch, Operation
 from edgewise.models.model_map import ModelMap
 from edgewise.models.names.model_sites import AttentionSite, BlockSite, ModelSites, Projection
+from edgewise.models.readable import refuse_lazy
 from edgewise.models.unwrap import unwrap
 from edgewise.optim.query_key import QueryKey, query_keys
 
@@ -254,6 +255,7 @@ def frozen(places: Places) -> str:
 
 def places_or_blind(model: nn.Module, batch: Any = None) -> Places:
     """The same; where a stranger's model breaks the reading of it, it is watched as a whole, and why is said."""
+    refuse_lazy(unwrap(model))
     try:
         return places_of(model, batch)
     except Exception as error:  # noqa: BLE001  what cannot be read is not watched

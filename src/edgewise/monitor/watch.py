@@ -132,8 +132,8 @@ def _count(name: str, value: Any) -> int:
         number = -1 if isinstance(value, (bool, float)) else int(value.__index__())
     except (AttributeError, TypeError, ValueError, RuntimeError):
         number = -1
-    if number < 0:
-        raise BadInput(f"{name} must be a whole number, 0 or more, got {value!r}.")
+    if not 0 <= number < 2**62:  # as rows hold it
+        raise BadInput(f"{name} must be a whole number from 0 to 2**62, got {value!r}.")
     return number
 
 

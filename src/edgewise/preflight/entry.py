@@ -13,6 +13,7 @@ from torch import nn
 
 from edgewise import interrupts
 from edgewise.errors import BadInput
+from edgewise.models.readable import refuse_lazy
 from edgewise.models.restoration import schedulers_of, undone
 from edgewise.models.unwrap import unwrap
 from edgewise.preflight import (  # noqa: F401  imported for their facts
@@ -77,6 +78,7 @@ def check(
     also = list(also)
     _validate_training(batches, loss, optimizer, step, also)
     inner = unwrap(model)
+    refuse_lazy(inner)
     evidence = TrainingEvidence(inner, optimizer, loss=loss, step=step)
     evidence.known = _known(optimizer, also)
     evidence.data["also"] = [o for o in also if o is not model]

@@ -229,6 +229,11 @@ class _Search:
                     f"the loss of the untrained model is {self.start.loss} on fresh batches: no rate can be read from "
                     "that. Look for NaN in the batches or the weights."
                 )
+            if self.start.loss == 0:
+                raise BadInput(
+                    "the loss of the untrained model is 0 on fresh batches: nothing is left to learn, and no "
+                    "rate can be compared with another. Look at the labels and at what the loss counts."
+                )
             self.guess = self.validation.guess(model)
             unit, sgd = self._unit(model, optimizer, rates), is_sgd(optimizer)
         if self.validation.note:

@@ -109,6 +109,11 @@ class Rates:
 
     def __init__(self, optimizer: Optimizer) -> None:
         self.optimizer = optimizer
+        if any("lr" not in group for group in optimizer.param_groups):
+            raise BadInput(
+                f"{type(optimizer).__name__} has no learning rate: every group of its param_groups must have one under "
+                "'lr'. Give an optimizer with a rate, such as torch.optim.AdamW."
+            )
         # Under a scheduler the base rate is the one that counts: with a warm-up the present one may be zero.
         rates = [float(group.get("initial_lr", group["lr"])) for group in optimizer.param_groups]
         first = next((rate for rate in rates if rate > 0), None)

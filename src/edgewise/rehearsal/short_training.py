@@ -25,7 +25,7 @@ from torch.optim import Optimizer
 from torch.utils._pytree import tree_leaves
 
 from edgewise.errors import BadInput
-from edgewise.landscape.evaluation import Batch, Loss, check_loss
+from edgewise.landscape.evaluation import Batch, Loss, loss_of
 from edgewise.models.inputs import HEADS, default_batch
 from edgewise.models.state import back_in_shards, is_sharded, preserved
 from edgewise.models.twin import independent_copy
@@ -391,7 +391,7 @@ def backward(model: nn.Module, plan: TrainingSettings, batch: Batch) -> float:
     device = next(model.parameters()).device.type
     half = nullcontext() if plan.autocast is None else torch.autocast(device, dtype=plan.autocast)
     with torch.enable_grad(), half:
-        value = check_loss(plan.loss(model, batch)) / plan.accumulate
+        value = loss_of(plan.loss, model, batch) / plan.accumulate
     if not value.requires_grad:
         raise BadInput(NO_GRADIENT)
     (value * plan.scale).backward()

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from edgewise.errors import BadInput
-from edgewise.landscape.evaluation import Batch, Loss, check_loss
+from edgewise.landscape.evaluation import Batch, Loss, loss_of
 from edgewise.models.behavior.record import Stack
 from edgewise.models.inputs import tensors
 from edgewise.models.model_map import ModelMap
@@ -71,7 +71,7 @@ class Validation:
                     for name, module in whole.named_modules()
                 ]
                 try:
-                    check_loss(self.loss(model, self.fresh[0]))
+                    loss_of(self.loss, model, self.fresh[0])
                 finally:
                     for handle in handles:
                         handle.remove()
@@ -79,7 +79,7 @@ class Validation:
                 self._prepare(model, whole if self.entry is None else whole.get_submodule(self.entry))
             bare = whole if self.entry is None else whole.get_submodule(self.entry)
             first, record = self._first(model, bare)
-            others = [float(check_loss(self.loss(model, batch))) for batch in self.fresh[1:batches]]
+            others = [float(loss_of(self.loss, model, batch)) for batch in self.fresh[1:batches]]
         stream = record.stream if record.stream is not None else self._stream(bare, record.call)
         apart = self.whole(self._separation(bare, stream, record.call))
         mean = self.whole(sum([first, *others]) / (1 + len(others)))
@@ -125,7 +125,7 @@ class Validation:
         if self.block is not None:
             handles.append(bare.get_submodule(self.block).register_forward_hook(record.catch))
         try:
-            value = float(check_loss(self.loss(model, self.fresh[0])))
+            value = float(loss_of(self.loss, model, self.fresh[0]))
         finally:
             for handle in handles:
                 handle.remove()

@@ -13,6 +13,7 @@ from edgewise.errors import BadInput
 from edgewise.models.behavior.read import read
 from edgewise.models.behavior.to_architecture import describe_reading
 from edgewise.models.describe import describe
+from edgewise.models.small import small_model
 from edgewise.models.small.small_model import model_classes
 from edgewise.nouns.architecture import Architecture
 
@@ -263,3 +264,33 @@ def test_a_stack_that_is_not_there_is_refused_with_those_that_are() -> None:
 def test_state_space_layers_have_their_true_reason() -> None:
     with pytest.raises(BadInput, match="without softmax attention"):
         describe(transformers.BambaConfig(attn_layer_indices=[1], num_hidden_layers=2))
+
+
+@pytest.mark.parametrize(
+    "config, words",
+    [
+        (
+            {"model_type": "bart", "encoder_layers": 10**9, "d_model": 64},
+            "encoder_layers must be at most 10,000",
+        ),
+        (
+            {"model_type": "clip", "vision_config": {"num_hidden_layers": 10**9}},
+            "num_hidden_layers must be at",
+        ),
+        (
+            {"model_type": "swin", "depths": [2, 10**9]},
+            "depths must be at most 10,000 in a config, got 1000000000",
+        ),
+    ],
+)
+def test_numbers_of_layers_without_end_are_rejected_at_once(config: dict[str, Any], words: str) -> None:
+    with pytest.raises(BadInput, match=words):
+        describe(config)
+
+
+def test_a_model_of_too_many_parts_is_not_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the config calls them."""
+    monkeypatch.setattr(small_model, "MOST_CALLS", 2000)
+    config = {"model_type": "bart", "encoder_layers": 40, "decoder_layers": 2, "d_model": 64}
+    with pytest.raises(BadInput, match=r"too many parts \(layers, experts or heads\)"):
+        describe(config)

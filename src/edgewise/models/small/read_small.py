@@ -36,7 +36,7 @@ from edgewise.models.small.full_size import (
     full_kinds,
 )
 from edgewise.models.small.sizes import CONTEXT, DEPTH, DROPPED, EXPERTS, WINDOWS, Scale, configs
-from edgewise.models.small.small_model import Blueprint, blueprint, refuse_kernel
+from edgewise.models.small.small_model import Blueprint, blueprint, refuse_counts, refuse_kernel
 from edgewise.nouns.architecture import Architecture
 from edgewise.progress import ProgressBar
 
@@ -304,6 +304,7 @@ def _config(values: Mapping[str, Any]) -> Any:
     if not isinstance(kind, str) or kind not in CONFIG_MAPPING:
         raise _unknown(kind, values, list(CONFIG_MAPPING.keys()))
     refuse_kernel(values)
+    refuse_counts(values)
     try:
         return CONFIG_MAPPING[kind].from_dict(rest)
     except Exception as error:

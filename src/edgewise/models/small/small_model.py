@@ -13,11 +13,16 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.overrides import TorchFunctionMode
 
 from edgewise.errors import BadInput
 from edgewise.models.small.sizes import DEPTH, WINDOW, WINDOWS, Scale, Tower, configs, small_config, towers
+from edgewise.nouns.knobs import DEEPEST as DEEPEST_CONFIG
+from edgewise.nouns.knobs import shown
 
 DEEPEST, MOST_PARAMETERS = 64, 2e8
+MOST_CALLS = 1_000_000  # of torch while a full model is made without weights: seconds
+PARTS = re.compile(r"(^|_)(n_)?(layers?|blocks|depths?)$")
 PERIOD = re.compile(r"(pattern|period|interval|every_n_layers|layer_freq|sparse_step)$")
 AUTO = (
     "AutoModel",
@@ -95,6 +100,8 @@ def blueprint(config: Any, model_class: Any = None) -> Blueprint:
         for model_class in classes:
             try:
                 return _plan(model_class, config, narrow)
+            except TooLarge:
+                raise
             except Exception as error:  # noqa: BLE001 - configs and models raise what they like; the first is the cause
                 failures.append(error)
     if not failures:
@@ -164,8 +171,40 @@ def _plan(model_class: Any, config: Any, narrow: bool) -> Blueprint:
 
 def without_weights(model_class: Any, config: Any) -> nn.Module:
     """The modules and shapes alone, in no memory."""
-    with torch.device("meta"):
+    with torch.device("meta"), _Patience():
         return model_class(copy.deepcopy(config))
+
+
+class _Patience(TorchFunctionMode):
+    """A limit for the making of a model, whatever the config calls what there is too much of."""
+
+    calls = 0
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.calls += 1
+        if self.calls > MOST_CALLS:
+            raise TooLarge(
+                "a model of this config has too many parts (layers, experts or heads) to be made here. Lower their "
+                "numbers, or describe the network with flat knobs: transformer(depth=..., width=..., heads=...)."
+            )
+        return func(*args, **(kwargs or {}))
+
+
+class TooLarge(BadInput):
+    """A config of more parts than are made."""
+
+
+def refuse_counts(values: Any) -> None:
+    """Reject a config, or a part of one, with more layers than are ever followed: its class would list them all.
+
+    >>> refuse_counts({"encoder_layers": 12, "vision_config": {"depth": 24}})
+    """
+    for key, value in values.items() if isinstance(values, Mapping) else ():
+        numbers = value if isinstance(value, (list, tuple)) else [value]
+        count = max((n for n in numbers if isinstance(n, int)), default=0)
+        if PARTS.search(str(key)) and count > DEEPEST_CONFIG:
+            raise BadInput(f"{key} must be at most {DEEPEST_CONFIG:,} in a config, got {shown(count)}.")
+        refuse_counts(value)
 
 
 def layer_lists(model: nn.Module, config: Any) -> dict[str, Layers]:
