@@ -309,7 +309,8 @@ ROOMS = {
 }
 WHOLE = {  # in brackets the goal
     "modules": 249,  # one for what both trainers' callbacks share (250, and what preflight needs)
-    "lines": 69750,  # (49,000; 300 for doctor, 200 for facts of watch, 450 for the reader, 550 for facts of check)
+    # 150 for limits and devices without double precision
+    "lines": 69900,  # (49,000; 300 for doctor, 200 for facts of watch, 450 for the reader, 550 for facts of check)
     # (40); `preflight.during`, since both callbacks share one file; what a pass of check keeps; figures through depth
     "one importer": 55,
     "class names in several files": 0,  # (0)

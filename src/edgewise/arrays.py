@@ -1,15 +1,20 @@
-"""Arrays of double precision, the range within which their products are finite, and the memory they may take."""
+"""Double precision, the range within which products of its numbers are finite, and the memory arrays may take."""
 
 from __future__ import annotations
 
 import os
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from edgewise.errors import BadInput
 
+if TYPE_CHECKING:
+    from torch import Tensor
+
 Array = NDArray[np.float64]
+WITHOUT_DOUBLE = {"mps"}  # kinds of devices, Apple's
 LARGEST = 1e150  # of a mean square: beyond it products overflow double precision
 PER_PAIR = 8.0  # bytes for each pair of tokens: the weights of one head and their gradient
 
@@ -20,6 +25,16 @@ def physical_memory() -> float:
         return float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
     except (AttributeError, ValueError, OSError):
         return float("inf")
+
+
+def with_double(x: Tensor) -> Tensor:
+    """Return a tensor of torch, on the host if its device has no double precision."""
+    return x.cpu() if x.device.type in WITHOUT_DOUBLE else x
+
+
+def in_double(x: Tensor) -> Tensor:
+    """Return a tensor of torch in double precision, on the host if its device has none."""
+    return with_double(x).double()
 
 
 def check_tokens(tokens: object) -> None:

@@ -11,12 +11,32 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
-from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
+from torch.utils.backend_registration import _DummyBackendModule, _setup_privateuseone_for_python_backend
+
+from edgewise.arrays import WITHOUT_DOUBLE
 
 READS = ("_local_scalar_dense", "equal", "nonzero", "is_nonzero")  # whose result the host needs
 SYNCS: list[str] = []  # every time that the host waited
 
-_setup_privateuseone_for_python_backend("fakegpu")
+
+class _Backend(_DummyBackendModule):  # type: ignore[misc]
+    """One device, whose random stream stays where it is."""
+
+    def get_rng_state(self, device: Any = None) -> Tensor:  # noqa: ARG002
+        return torch.empty(0, dtype=torch.uint8)
+
+    def set_rng_state(self, state: Tensor, device: Any = None) -> None:
+        pass
+
+
+_setup_privateuseone_for_python_backend("fakegpu", _Backend())
+WITHOUT: set[torch.dtype] = set()  # what the device cannot hold
+
+
+def without_double() -> None:
+    """From now on the device has no float64, as Apple's."""
+    WITHOUT.add(torch.float64)
+    WITHOUT_DOUBLE.add("fakegpu")
 
 
 class Remote(Tensor):
@@ -26,6 +46,8 @@ class Remote(Tensor):
 
     @staticmethod
     def __new__(cls, inner: Tensor, device: Any = "fakegpu:0") -> Remote:
+        if inner.dtype in WITHOUT:
+            raise TypeError(f"this device doesn't support {inner.dtype}")
         made = Tensor._make_wrapper_subclass(
             cls,
             inner.shape,

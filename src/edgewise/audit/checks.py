@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from edgewise.arrays import in_double
 from edgewise.audit.finding import (
     AuditFinding,
     AuditKind,
@@ -367,7 +368,7 @@ def norm_gains_not_one(model: nn.Module, expected: float = 1.0) -> Iterator[Audi
         gains = norm_gains(model, name)
         worst = float((gains - expected).abs().max())
         if not worst <= EXACT * max(expected, 1.0):  # not finite is not one either
-            added = torch.allclose(gains, 1 + weight.detach().double(), atol=1e-3, equal_nan=True)
+            added = torch.allclose(gains, 1 + in_double(weight.detach()), atol=1e-3, equal_nan=True)
             stored = expected - 1 if added else expected
             yield AuditFinding(
                 AuditKind.NORM_GAIN_NOT_ONE,

@@ -22,6 +22,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from edgewise.arrays import in_double
 from edgewise.errors import BadInput
 from edgewise.landscape.support import Along, support
 from edgewise.models.model_map import ModelMap
@@ -43,12 +44,12 @@ class Direction:
 
     @property
     def length(self) -> float:
-        return math.sqrt(sum(float(t.double().square().sum()) for t in self.tensors.values()))
+        return math.sqrt(sum(float(in_double(t).square().sum()) for t in self.tensors.values()))
 
     def dot(self, other: Direction) -> float:
         shared = self.tensors.keys() & other.tensors.keys()
         return sum(
-            float((self.tensors[n].double() * other.tensors[n].double()).sum()) for n in sorted(shared)
+            float((in_double(self.tensors[n]) * in_double(other.tensors[n])).sum()) for n in sorted(shared)
         )
 
 
@@ -179,13 +180,11 @@ def filter_dimensions(model: nn.Module, name: str) -> tuple[int, ...]:
 
 def _norms(tensor: Tensor, filters: tuple[int, ...]) -> Tensor:
     others = [k for k in range(tensor.ndim) if k not in filters]
-    return (
-        tensor.double().square().sum(others, keepdim=True).sqrt().to(tensor.dtype) if others else tensor.abs()
-    )
+    return in_double(tensor).square().sum(others, keepdim=True).sqrt().to(tensor) if others else tensor.abs()
 
 
 def _length(tensors: Mapping[str, Tensor]) -> Tensor:
-    return torch.stack([t.double().square().sum().cpu() for t in tensors.values()]).sum().sqrt()
+    return torch.stack([in_double(t).square().sum().cpu() for t in tensors.values()]).sum().sqrt()
 
 
 def _ratio(wanted: Tensor, present: Tensor) -> Tensor:
@@ -234,7 +233,7 @@ def training_path(model: nn.Module, states: Recorder | Sequence[Mapping[str, Ten
                 f"state {number} has no {wrong} of shape {tuple(end[wrong].shape)}: another network."
             )
     rows = torch.stack(
-        [torch.cat([(s[n].to(p) - p).double().flatten() for n, p in end.items()]) for s in points]
+        [torch.cat([in_double(s[n].to(p) - p).flatten() for n, p in end.items()]) for s in points]
     )
     values, vectors = torch.linalg.eigh(rows @ rows.T)
     values, vectors = values.flip(0).clamp_min(0), vectors.flip(1)

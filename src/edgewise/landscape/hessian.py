@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from edgewise.arrays import in_double
 from edgewise.errors import BadInput
 from edgewise.landscape.direction import Direction
 from edgewise.landscape.evaluation import Batch, Loss, LossOf, batches_of, check_loss, own_loss
@@ -70,7 +71,7 @@ class Hessian:
                 gradient, list(self.parameters.values()), v, retain_graph=True, materialize_grads=True
             )
             total = [t + s / len(self.gradients) for t, s in zip(total, slopes, strict=True)]
-        return torch.cat([t.flatten() for t in self._masked(total)]).double().cpu().numpy()
+        return in_double(torch.cat([t.flatten() for t in self._masked(total)])).cpu().numpy()
 
     def unflatten(self, vector: NDArray[np.float64]) -> list[Tensor]:
         like = list(self.parameters.values())

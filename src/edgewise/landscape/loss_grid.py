@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
-from edgewise.arrays import Array
+from edgewise.arrays import Array, in_double
 from edgewise.errors import BadInput, MissingArray
 from edgewise.files import LARGEST_ARRAYS, open_regular, read_arrays, whole_file
 from edgewise.landscape.direction import Direction, Wanted, directions_of
@@ -229,7 +229,7 @@ def _between(reach: float, before: float, change: float, wanted: float) -> float
 
 def _longest(surface: Surface) -> float:
     """How long the moved weights are beside the longest direction."""
-    weights = math.sqrt(sum(float(t.double().square().sum()) for t in surface.moved.values()))
+    weights = math.sqrt(sum(float(in_double(t).square().sum()) for t in surface.moved.values()))
     return weights / max(direction.length for direction in surface.directions)
 
 

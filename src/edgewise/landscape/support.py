@@ -20,6 +20,7 @@ from fnmatch import fnmatchcase
 import torch
 from torch import Tensor, nn
 
+from edgewise.arrays import in_double
 from edgewise.errors import BadInput
 from edgewise.models.model_map import ModelMap
 from edgewise.models.names.model_sites import KEY_NORM, QUERY_NORM, AttentionSite, BlockSite, Projection
@@ -194,7 +195,7 @@ def _factors(model: nn.Module, site: AttentionSite) -> tuple[Tensor, Tensor]:
     """Return a for every query head and 1/a for every key head."""
     width = head_width(site)
     query, key = (
-        p.weight(model).detach().double().unflatten(0, (-1, width)).square().sum((1, 2)).sqrt()
+        in_double(p.weight(model).detach()).unflatten(0, (-1, width)).square().sum((1, 2)).sqrt()
         for p in (site.query, site.key)
     )
     share = len(query) // len(key)

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from edgewise.arrays import in_double
 from edgewise.models.inputs import tensors
 from edgewise.models.state import preserved
 from edgewise.monitor.alarm import AlarmKind
@@ -536,5 +537,5 @@ def fingerprint(call: Call | None, seen: Call | None) -> int:
     given += [] if seen is None else [*seen[0][1:], *seen[1].values()]
     parts = [t for t in tensors(given) if t.numel() and not t.requires_grad]
     return hash(
-        tuple((tuple(t.shape), float(t.detach().double().sum()), float(t.flatten()[0])) for t in parts)
+        tuple((tuple(t.shape), float(in_double(t.detach()).sum()), float(t.flatten()[0])) for t in parts)
     )

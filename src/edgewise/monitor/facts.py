@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim.optimizer import Optimizer
 
+from edgewise.arrays import in_double
 from edgewise.monitor.alarm import AlarmKind
 from edgewise.monitor.hooks import ModelHook, Switch, guarded
 from edgewise.monitor.loss_detectors import Detection
@@ -225,7 +226,7 @@ def _probe(model: nn.Module, blocks: tuple[str, ...]) -> tuple[str, nn.Parameter
 
 
 def _cosine(a: Tensor, b: Tensor) -> float:
-    return float(torch.nn.functional.cosine_similarity(a.flatten().double(), b.flatten().double(), 0))
+    return float(torch.nn.functional.cosine_similarity(in_double(a.flatten()), in_double(b.flatten()), 0))
 
 
 class ParameterAudit:

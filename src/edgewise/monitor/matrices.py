@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from edgewise.arrays import Array
+from edgewise.arrays import Array, in_double
 from edgewise.models.names.model_sites import Projection
 from edgewise.monitor.places import Places
 
@@ -381,7 +381,7 @@ def spectral_entropy(query: Tensor, key: Tensor, query_after: Tensor, key_after:
 
     The largest singular values carry the entropy, so their squares in double precision suffice.
     """
-    q, k, q1, k1 = (t.double() for t in (query, key, query_after, key_after))
+    q, k, q1, k1 = (in_double(t) for t in (query, key, query_after, key_after))
     dq, dk = q1 - q, k1 - k
     a = torch.maximum(_size(dq) / _size(q), _size(dk) / _size(k))
     XY = torch.stack([torch.cat([dq / a, q], 1), torch.cat([a * k1, dk], 1)])

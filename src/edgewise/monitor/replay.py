@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.optim import Optimizer
 
-from edgewise.arrays import Array
+from edgewise.arrays import Array, in_double
 from edgewise.errors import BadInput
 from edgewise.files import open_regular, read_text, require_unpacked, whole_file
 from edgewise.models.readable import words
@@ -238,7 +238,7 @@ class _Step:
                 loss = self._loss(self.model(*call["inputs"], **call["named"]), CRITERION[which])
             weights = [p for p in self.model.parameters() if p.requires_grad]
             gradients = torch.autograd.grad(loss.float(), weights, allow_unused=True)
-        squares = [float(g.double().square().sum()) for g in gradients if g is not None]
+        squares = [float(in_double(g).square().sum()) for g in gradients if g is not None]
         total = sum(squares)
         return Try(name, float(loss.detach()), math.sqrt(total) if math.isfinite(total) else math.inf)
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from edgewise.arrays import in_double
 from edgewise.errors import BadInput
 from edgewise.files import Document
 from edgewise.models.config.translate import config_of
@@ -94,7 +95,7 @@ def rotation_of(model: nn.Module, attention: str) -> Rotation | None:
     name, owner = chosen[0]
     factor = getattr(owner, f"{kind}_attention_scaling", getattr(owner, "attention_scaling", 1.0))
     neighbours = family in NEIGHBOURS or bool(config.get("rope_interleave", False))
-    return Rotation(_buffer(model, name).detach().double(), neighbours, float(factor))
+    return Rotation(in_double(_buffer(model, name).detach()), neighbours, float(factor))
 
 
 def _tables(model: nn.Module) -> list[tuple[str, nn.Module]]:

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from edgewise.arrays import in_double
 from edgewise.errors import BadInput
 
 
@@ -53,7 +54,7 @@ def _decomposed(inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor, Tensor
         raise BadInput(
             f"inputs {tuple(inputs.shape)} and targets {tuple(targets.shape)}; expected tokens (n, d) and (n, m)."
         )
-    x, y = inputs.double(), targets.double()
+    x, y = in_double(inputs), in_double(targets)
     if not bool(torch.isfinite(x).all() & torch.isfinite(y).all()):
         raise BadInput("inputs or targets are not finite.")
     sizes, basis = torch.linalg.eigh(x.T @ x / len(x))

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from edgewise.arrays import in_double
 from edgewise.preflight.catalog import CheckFinding, NotAsked, error, fact, note, warning
 from edgewise.preflight.evidence import Alignment, TrainingEvidence, agreement, median, rms
 from edgewise.preflight.fingerprint import tensors_in
@@ -135,7 +136,7 @@ def same_batch(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
 
 
 def _checksum(tensor: Tensor) -> tuple[float, float]:
-    values = tensor.detach().reshape(-1)[: 1 << 16].double()
+    values = in_double(tensor.detach().reshape(-1)[: 1 << 16])
     weights = torch.arange(1, values.numel() + 1, dtype=torch.float64, device=values.device)
     return float(values.sum()), float((values * weights.sqrt()).sum())
 
@@ -176,7 +177,7 @@ def _each_twice(batch: Any) -> bool:
     size = tensors[0].shape[0] if tensors else 0
     if size < 4 or any(t.shape[0] != size for t in tensors) or max(t[0].numel() for t in tensors) < 4:
         return False
-    rows = torch.cat([t.reshape(size, -1)[:, : 1 << 12].double() for t in tensors], 1)
+    rows = torch.cat([in_double(t.reshape(size, -1)[:, : 1 << 12]) for t in tensors], 1)
     counts = rows.unique(dim=0, return_counts=True)[1]
     return bool((counts > 1).all()) and len(counts) > 1
 

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from edgewise.arrays import in_double
 from edgewise.preflight.catalog import NotAsked, Undecided
 from edgewise.preflight.fingerprint import clean
 from edgewise.preflight.observer import LossCall, ModuleCall, Observation
@@ -396,7 +397,7 @@ def parent(name: str) -> str:
 
 
 def rms(tensor: Tensor) -> float:
-    return float(tensor.detach().double().pow(2).mean().sqrt()) if tensor.numel() else 0.0
+    return float(in_double(tensor.detach()).pow(2).mean().sqrt()) if tensor.numel() else 0.0
 
 
 def median(values: list[float]) -> float:

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from edgewise.arrays import in_double
 from edgewise.preflight.catalog import CheckFinding, NotAsked, error, fact, finding, warning
 from edgewise.preflight.evidence import TrainingEvidence, is_readable, local, median, rms, role
 
@@ -130,11 +131,11 @@ def rows(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
         norms = norms[(norms > 0) & norms.isfinite()]
         if norms.numel() < 16:
             continue
-        logs = norms.log().double()
+        logs = in_double(norms.log())
         count, sums = logs.numel(), logs.cumsum(0)
         cuts = torch.arange(2, count - 1)
         left, right = sums[cuts - 1] / cuts, (sums[-1] - sums[cuts - 1]) / (count - cuts)
-        score = (right - left).abs() * (cuts * (count - cuts)).double().sqrt()
+        score = (right - left).abs() * in_double(cuts * (count - cuts)).sqrt()
         at = int(score.argmax())
         jump, cut = float(right[at] - left[at]), int(cuts[at])
         spread = float(torch.cat([logs[:cut] - left[at], logs[cut:] - right[at]]).std())
@@ -213,7 +214,7 @@ def copies(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
         parameter = evidence.parameters[name]
         flat = values.flatten()
         if parameter.requires_grad and float(flat[:256].float().std()) > 0 and "lora" not in name.lower():
-            groups[(tuple(values.shape), float(flat[:64].double().sum()), float(flat[-1]))].append(name)
+            groups[(tuple(values.shape), float(in_double(flat[:64]).sum()), float(flat[-1]))].append(name)
     twins = [
         names
         for names in groups.values()

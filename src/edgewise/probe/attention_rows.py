@@ -24,7 +24,7 @@ from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
 from edgewise import softmax_jacobian as jacobian
-from edgewise.arrays import Array
+from edgewise.arrays import Array, in_double, with_double
 from edgewise.models.behavior.record import Operation
 from edgewise.probe.geometry import StreamSite
 
@@ -59,10 +59,11 @@ class RowStatistics:
 
 def row_statistics(logits: Tensor) -> RowStatistics:
     """Rows that attend to nothing (padding) are left out."""
+    logits = with_double(logits)
     size = torch.where(torch.isfinite(logits), logits.abs(), 0.0)
     by_head = logits.transpose(0, 1).flatten(1, 2)  # (heads, sequences x rows, keys)
     alive = torch.isfinite(by_head).any(-1)  # (heads, rows)
-    safe = torch.where(alive[..., None], by_head, 0.0).double()
+    safe = in_double(torch.where(alive[..., None], by_head, 0.0))
     rows = jacobian.checked(torch.log_softmax(safe, -1))
     spectrum = jacobian.extremes_of_rows(rows, COARSE)
     entropy = jacobian.entropy(rows)
@@ -72,8 +73,8 @@ def row_statistics(logits: Tensor) -> RowStatistics:
         _numpy(torch.where(several, spectrum.condition, math.nan).nanmedian(-1).values),
         _mean(entropy.exp(), alive),
         _mean(spectrum.largest.exp(), several),
-        _mean(jacobian.saturated(rows).double(), several),
-        _numpy(size.amax((0, 2, 3)).double()),
+        _mean(in_double(jacobian.saturated(rows)), several),
+        _numpy(in_double(size.amax((0, 2, 3)))),
     )
 
 
@@ -327,10 +328,11 @@ class RowBlocks:
 
 def row_blocks(logits: Tensor, upstream: Tensor) -> RowBlocks:
     """Blocks of rows with logits (..., n), masked at -inf, and upstream V e (..., n); nan for less than two keys."""
+    logits = with_double(logits)
     alive = torch.isfinite(logits).any(-1)
-    rows = torch.log_softmax(torch.where(alive[..., None], logits, 0.0).double(), -1)
+    rows = torch.log_softmax(in_double(torch.where(alive[..., None], logits, 0.0)), -1)
     several = alive & (jacobian.count(rows) > 1)
-    a = torch.where(torch.isneginf(rows), 0.0, upstream.double())
+    a = torch.where(torch.isneginf(rows), 0.0, in_double(upstream))
     moved = jacobian.product(rows.exp(), a).norm(dim=-1)
     size = a.norm(dim=-1)
     spectrum = jacobian.extremes_of_rows(rows, COARSE)
@@ -387,10 +389,10 @@ class SoftmaxCall:
         """V e for the sampled rows, from the gradient of `output`."""
         heads = self.logits.shape[1]
         shaped = gradient if gradient.ndim == 4 else gradient.unflatten(0, (-1, heads))
-        e = shaped[:, :, rows.to(gradient.device)].double()
+        e = in_double(shaped[:, :, rows.to(gradient.device)])
         if self.values is None:
             return e
-        V = self.values.detach().double()
+        V = in_double(self.values.detach())
         return e @ V.repeat_interleave(heads // V.shape[1], 1).transpose(-1, -2)
 
 

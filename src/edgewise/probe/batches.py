@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from edgewise.arrays import in_double
 from edgewise.errors import BadInput
 from edgewise.models.behavior.batch import images_end_to_end
 from edgewise.models.inputs import as_call, is_ids, tensors
@@ -27,7 +28,7 @@ class Counted:
 
     def tokens(self, length: int) -> int:
         """Per sequence, on average."""
-        return length if self.mask is None else round(float(self.mask.sum(-1).double().mean()))
+        return length if self.mask is None else round(float(in_double(self.mask.sum(-1)).mean()))
 
 
 def counted(model: nn.Module, batch: object, first: Tensor, stack: str = "") -> Counted:

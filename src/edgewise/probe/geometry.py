@@ -15,6 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from edgewise.arrays import in_double
 from edgewise.errors import BadInput
 from edgewise.models.inputs import tensors
 from edgewise.models.names.model_sites import BlockSite, MLPSite, Projection
@@ -43,8 +44,8 @@ class StreamSite:
 
 def mean_square(x: Tensor, mask: Tensor | None = None) -> float:
     """q: the mean of x^2 over coordinates and tokens."""
-    square = x.detach().double().square().mean(-1)
-    return float(square.mean() if mask is None else square[mask].mean())
+    square = in_double(x.detach()).square().mean(-1)
+    return float(square.mean() if mask is None else square[mask.to(square.device)].mean())
 
 
 def separation(x: Tensor, mask: Tensor | None = None) -> float:
@@ -54,8 +55,10 @@ def separation(x: Tensor, mask: Tensor | None = None) -> float:
     so that nearly identical tokens lose no digits (1 - cosine itself would), and the n x n matrix is never formed.
     A token that is zero (DeiT's class token) has no direction: its cosine with every other counts as zero.
     """
-    wide = x.detach().double()
-    wide = wide if mask is None else torch.where(mask[..., None], wide, 0.0)  # padding may be NaN
+    wide = in_double(x.detach())
+    if mask is not None:
+        mask = mask.to(wide.device)
+        wide = torch.where(mask[..., None], wide, 0.0)  # padding may be NaN
     length = torch.linalg.vector_norm(wide, dim=-1)  # (sequences, tokens)
     weight = torch.ones_like(length) if mask is None else mask.to(length.dtype)
     count = weight.sum(-1)
@@ -70,9 +73,9 @@ def separation(x: Tensor, mask: Tensor | None = None) -> float:
 
 def pair_separation(x: Tensor, y: Tensor, mask: Tensor | None = None) -> float:
     """Mean over tokens of 1 - cos(x_a, y_a) = |u_a - w_a|^2 / 2 for the same token in two nearby runs."""
-    first, second = (torch.nn.functional.normalize(t.detach().double(), dim=-1, eps=1e-300) for t in (x, y))
+    first, second = (torch.nn.functional.normalize(in_double(t.detach()), dim=-1, eps=1e-300) for t in (x, y))
     half = 0.5 * (first - second).square().sum(-1)
-    return float(half.mean() if mask is None else half[mask].mean())
+    return float(half.mean() if mask is None else half[mask.to(half.device)].mean())
 
 
 def pair_growth(
@@ -200,7 +203,7 @@ def rows_of(stored: Tensor, projection: Projection) -> Tensor:
 
 def square_sum(values: Tensor) -> float:
     """Sum of squares in double precision, without a double copy of the matrix."""
-    return float(torch.linalg.vector_norm(values, dtype=torch.float64)) ** 2
+    return float(torch.linalg.vector_norm(in_double(values))) ** 2
 
 
 WeightSquares = dict[tuple[str, int], float]  # by the matrix's name and its block

@@ -9,6 +9,7 @@ from typing import TypeGuard
 import torch
 from torch import Tensor, nn
 
+from edgewise.arrays import in_double
 from edgewise.models.inputs import is_ids, tensors
 from edgewise.nouns.trace import FirstLoss
 from edgewise.probe.batches import arguments
@@ -33,7 +34,7 @@ def readout_of(output: object, stream: Tensor, shaped: Callable[[Tensor], Tensor
     gradient = torch.autograd.grad(values, stream, weights, retain_graph=True, allow_unused=True)[0]
     if gradient is None:
         return ""
-    squares = shaped(gradient).double().square().sum((0, 2))
+    squares = in_double(shaped(gradient)).square().sum((0, 2))
     return "class" if float(squares.max()) > ALONE * float(squares.sum()) else "pooled"
 
 
@@ -89,7 +90,7 @@ def _of_random_labels(logits: Tensor, mask: Tensor | None) -> float:
     for _, sequence, counts in _rows(logits, mask):
         losses = torch.logsumexp(sequence, -1) - sequence.mean(-1)
         losses = losses if counts is None else losses[counts]
-        total, count = total + float(losses.double().sum()), count + losses.numel()
+        total, count = total + float(in_double(losses).sum()), count + losses.numel()
     return total / count if count else math.nan
 
 
@@ -105,7 +106,7 @@ def _of_ids(logits: Tensor, named: dict[str, object], mask: Tensor | None, causa
             sequence[: len(sequence) - shift], ids[number, shift:].to(sequence.device), reduction="none"
         )
         losses.append(rows if counts is None else rows[counts[: len(rows)] & counts[shift:]])
-    return [float(torch.cat(losses).double().mean())]
+    return [float(in_double(torch.cat(losses)).mean())]
 
 
 def _whole(value: object) -> TypeGuard[Tensor]:

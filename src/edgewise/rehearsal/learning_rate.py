@@ -9,6 +9,7 @@ from collections.abc import Iterable
 import torch
 from torch import nn
 
+from edgewise.arrays import in_double
 from edgewise.errors import BadInput
 from edgewise.interrupts import Interrupts, deferred
 from edgewise.landscape.evaluation import Batch, Loss, own_loss
@@ -263,8 +264,8 @@ class _Search:
             raise BadInput(NO_GRADIENT)
         nudge = NUDGE
         if is_sgd(optimizer):
-            norm = math.sqrt(sum(float(g.detach().double().square().sum()) for g in gradients))
-            size = math.sqrt(sum(float(p.detach().double().square().sum()) for p in model.parameters()))
+            norm = math.sqrt(sum(float(in_double(g.detach()).square().sum()) for g in gradients))
+            size = math.sqrt(sum(float(in_double(p.detach()).square().sum()) for p in model.parameters()))
             nudge = 1e-4 * (size or 1.0) / norm if norm > 0 else NUDGE
         rates.set(nudge)
         optimizer.step()

@@ -24,6 +24,7 @@ from torch import distributed as dist
 from torch.optim import Optimizer
 from torch.utils._pytree import tree_leaves
 
+from edgewise.arrays import in_double
 from edgewise.errors import BadInput
 from edgewise.landscape.evaluation import Batch, Loss, loss_of
 from edgewise.models.inputs import HEADS, default_batch
@@ -402,5 +403,5 @@ def relative(one: Tensor, other: Tensor) -> float:
     """Return |one - other| / |other|; NaN where they cannot be compared."""
     if one.shape != other.shape:
         return math.nan
-    length = torch.linalg.vector_norm(other.double())
-    return float(torch.linalg.vector_norm((one - other).double()) / length) if length > 0 else math.nan
+    length = torch.linalg.vector_norm(in_double(other))
+    return float(torch.linalg.vector_norm(in_double(one - other)) / length) if length > 0 else math.nan

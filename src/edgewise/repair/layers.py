@@ -18,6 +18,7 @@ from fnmatch import fnmatch
 import torch
 from torch import Tensor, nn
 
+from edgewise.arrays import in_double
 from edgewise.errors import BadInput
 from edgewise.models.behavior.record import Operation, Stack
 from edgewise.models.inputs import call, tensors
@@ -335,7 +336,7 @@ def _vector(model: nn.Module, name: str, path: str, value: float, draw: str, rea
 
 
 def _rms(parameter: Tensor) -> float:
-    return float(parameter.detach().double().square().mean().sqrt())
+    return float(in_double(parameter.detach()).square().mean().sqrt())
 
 
 def _groups(model: nn.Module, name: str) -> int:
@@ -519,5 +520,5 @@ def _difference(first: Tensor, second: Tensor) -> float:
 def _cosine(first: Tensor, second: Tensor) -> float:
     if first.shape != second.shape:
         return 0.0
-    x, y = first.double().flatten(), second.double().flatten()
+    x, y = in_double(first).flatten(), in_double(second).flatten()
     return float(x @ y / max(float(x.norm() * y.norm()), 1e-300))

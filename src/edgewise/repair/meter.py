@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from edgewise.arrays import check_tokens
+from edgewise.arrays import check_tokens, in_double
 from edgewise.errors import BadInput
 from edgewise.interrupts import check
 from edgewise.models.inputs import call, default_batch, tensors
@@ -230,8 +230,10 @@ class Meter:
             raise BadInput(
                 f"the layers {names} do not follow each other: the last does not depend on all before it."
             )
-        every = [(g.double().square(), self._mask(g)) for g in (*gradients[:-1], readout) if g is not None]
-        return [float(squares.sum() if m is None else squares[m].sum()) for squares, m in every]
+        every = [(in_double(g).square(), self._mask(g)) for g in (*gradients[:-1], readout) if g is not None]
+        return [
+            float(squares.sum() if m is None else squares[m.to(squares.device)].sum()) for squares, m in every
+        ]
 
     def _exponents(self, angles: Sequence[float], gradients: Sequence[float]) -> tuple[Exponent, Exponent]:
         """As a verdict has them; logs at every layer."""

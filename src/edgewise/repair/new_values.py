@@ -30,6 +30,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from edgewise.arrays import in_double
 from edgewise.errors import BadInput
 from edgewise.files import whole_file
 from edgewise.models.names.model_sites import Projection
@@ -249,7 +250,7 @@ def _parameter(parameter: Tensor, name: str, listed: Sequence[Change], seed: int
 
 def root_mean_square(parameter: Tensor, projection: Projection) -> float:
     part = rows_of(parameter.detach(), projection)
-    return float(part.double().square().mean().sqrt())
+    return float(in_double(part).square().mean().sqrt())
 
 
 MODULE = '''"""{title}

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from torch import nn
 
+from edgewise.arrays import in_double
 from edgewise.errors import BadInput
 from edgewise.models.model_map import ModelMap
 from edgewise.models.module_description import describe_module
@@ -282,7 +283,7 @@ def _embedding_change(recognised: Recognised, name: str, q: float) -> Change:
     if recognised.weightless:
         old = math.sqrt(recognised.architecture.embedding_norm / max(len(recognised.sites.embeddings), 1))
     else:
-        old = float(parameter.detach().double().square().mean().sqrt())
+        old = float(in_double(parameter.detach()).square().mean().sqrt())
     owner = recognised.model.get_submodule(name.rpartition(".")[0])
     padding = getattr(owner, "padding_idx", None)
     reason = f"the first stream has mean square {q:.3g}; with this it has one"

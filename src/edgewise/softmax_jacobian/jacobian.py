@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from edgewise.arrays import in_double
 from edgewise.errors import BadInput
 
 RATIONAL, HALVINGS = 12, 60  # steps; quadratic convergence needs about five, what is left is bisected
@@ -56,13 +57,13 @@ def extremes_of_rows(rows: Tensor, tolerance: float = EXACT) -> Extremes:
     Two keys give 2 s_1 s_2, ties give the tied entry, one key has no eigenvalue (nan).
     """
     keys = count(rows)
-    n = keys.double()
+    n = in_double(keys)
     stretch = torch.log(n) - torch.log(n - 1)
     values, places = smallest_two(rows)
     last, before = values.unbind(-1)
     ratios = (last[..., None] - rows).exp()
     above = torch.where(torch.isneginf(rows), 0.0, ratios).scatter(-1, places[..., :1], 0.0)
-    surplus = (rows.shape[-1] - keys + 1).double()
+    surplus = in_double(rows.shape[-1] - keys + 1)
     gap = Gap(torch.ones_like(above[..., :1]), above, surplus, (last - before).exp())
     low, high = ((bound - last).exp() for bound in of_smallest(values, stretch))
     largest, smallest = _largest(rows, stretch, tolerance), last + _logarithm(gap, low, high, tolerance)
@@ -109,12 +110,12 @@ def spectrum(log_probabilities: Tensor, mask: Tensor | None = None) -> Tensor:
 
 def _between(ordered: Tensor, k: Tensor) -> Tensor:
     """log of the eigenvalue between the k-th and the (k+1)-th entry of each row (rows descending, k from 1)."""
-    n = count(ordered).double()
+    n = in_double(count(ordered))
     high, low = (ordered.gather(-1, place[:, None])[:, 0] for place in (k - 1, k))
     upper = torch.arange(ordered.shape[-1], device=k.device) < k[:, None]
     below = torch.where(upper, 0.0, (ordered - low[:, None]).exp())
     above = torch.where(upper, (low[:, None] - ordered).exp(), 0.0)
-    gap = Gap(below, above, (~upper).sum(-1).double(), (low - high).exp())
+    gap = Gap(below, above, in_double((~upper).sum(-1)), (low - high).exp())
     return low + _logarithm(gap, torch.ones_like(n), n / k, EXACT)
 
 
@@ -138,7 +139,7 @@ def brackets(rows: Tensor) -> Brackets:
     """n/(n-1) m <= lambda_1 <= min(2m, s_(1), 1/2), lambda_1 >= s_(2), with m = s_max (1 - s_max);
     s_(n) <= lambda_{n-1} <= min(n/(n-1) s_(n) (1 - s_(n)), s_(n-1)), by Rayleigh, Gershgorin and interlacing.
     """
-    n = count(rows).double()
+    n = in_double(count(rows))
     stretch = torch.log(n) - torch.log(n - 1)
     return Brackets(
         of_largest(largest_two(rows)[0], log_rest(rows), stretch), of_smallest(smallest_two(rows)[0], stretch)
@@ -245,7 +246,7 @@ def checked(log_probabilities: Tensor, mask: Tensor | None = None, tolerance: fl
 
     mask: True where a key is attended to, broadcast against the rows; without it, -inf marks what is masked.
     """
-    rows = log_probabilities.detach().double()
+    rows = in_double(log_probabilities.detach())
     if rows.ndim == 0 or rows.shape[-1] == 0:
         raise BadInput(
             f"softmax rows of shape {tuple(rows.shape)} have no keys. Give log-probabilities (..., keys)."
@@ -388,5 +389,5 @@ def frobenius(rows: Tensor) -> Tensor:
 def log_determinant(rows: Tensor) -> Tensor:
     """log of the product of the n - 1 nonzero eigenvalues, log n + sum log s_i; nan for a single key."""
     keys = count(rows)
-    total = torch.where(torch.isneginf(rows), 0.0, rows).sum(-1) + torch.log(keys.double())
+    total = torch.where(torch.isneginf(rows), 0.0, rows).sum(-1) + torch.log(in_double(keys))
     return torch.where(keys > 1, total, math.nan)

@@ -7,6 +7,7 @@ import math
 import torch
 from torch import Tensor, nn
 
+from edgewise.arrays import in_double
 from edgewise.interrupts import check
 from edgewise.models.behavior.record import Block
 
@@ -14,8 +15,8 @@ SAMPLE = 65536  # numbers kept of a tensor
 
 
 def wide(value: Tensor) -> Tensor:
-    """In double precision, where the device has it."""
-    return value.detach().to(torch.float32 if value.device.type == "mps" else torch.float64)
+    """In double precision, without its history."""
+    return in_double(value.detach())
 
 
 def size(value: Tensor) -> float:

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
+from edgewise.arrays import in_double
 from edgewise.interrupts import check
 from edgewise.models.behavior.batch import Feed
 from edgewise.models.behavior.graph import Graph, address, parameters_by_storage
@@ -232,7 +233,7 @@ class Experiment:
         def look(sites: list[Site], side: int) -> Callable[..., None]:
             def keep(args: Any, _: Any) -> None:
                 for site in sites:
-                    site.traits.gate_size = float(args[side].detach().double().pow(2).mean().sqrt())
+                    site.traits.gate_size = float(in_double(args[side].detach()).pow(2).mean().sqrt())
 
             return keep
 

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from edgewise.arrays import in_double
 from edgewise.models.behavior.experiment import Experiment, Site, Stream
 from edgewise.models.behavior.graph import FLEX, FUSED, MULTIHEAD
 from edgewise.models.behavior.mlp import activations, equal, feeders, in_halves, sample
@@ -73,7 +74,7 @@ def _draw(stream: Stream, shape: tuple[int, ...], seed: int) -> Tensor:
 
 
 def rms(value: Tensor) -> float:
-    return float(value.detach().double().pow(2).mean().sqrt())
+    return float(in_double(value.detach()).pow(2).mean().sqrt())
 
 
 class _Sizes:
@@ -129,16 +130,16 @@ class _Scores:
             if scores is not None and self._apart and len(site.part.scores) > 1:
                 first = self._first.setdefault(site, scores)
                 if first is not scores and first.shape == scores.shape:
-                    self._compare(site, first.detach().double(), scores.detach().double())
+                    self._compare(site, in_double(first.detach()), in_double(scores.detach()))
             elif scores is not None and scores.shape[-2:] == (2 * site.traits.length, 2 * site.traits.length):
-                one, other = (
-                    scores.detach().double().chunk(2, -2)
+                one, other = in_double(scores.detach()).chunk(
+                    2, -2
                 )  # both inputs in one row, each behind its mask
                 self._compare(site, one[..., : site.traits.length], other[..., site.traits.length :])
             elif scores is not None and scores.shape[0] % 2 == 0:
                 length = site.traits.length
                 own = between_tokens(scores, site.traits.places, length, length)
-                self._compare(site, *(scores if own is None else own).detach().double().chunk(2))
+                self._compare(site, *in_double((scores if own is None else own).detach()).chunk(2))
 
         return look
 

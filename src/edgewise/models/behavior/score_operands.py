@@ -52,7 +52,8 @@ def first_pair(scores: Tensor, length: int) -> tuple[int | None, int | None]:
     """
     if length < FEWEST or scores.dim() < 3 or scores.shape[0] % 2:
         return None, None
-    seen = torch.where(scores > HIDDEN, wide(scores), 0.0)
+    seen = wide(scores)
+    seen = torch.where(seen > HIDDEN, seen, 0.0)
     one, other = seen.chunk(2)
     changed = _changed((one - other).abs().flatten(0, -3).amax(0), seen)
     whole = changed.sum(-1) > 2

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from edgewise.arrays import in_double, with_double
 from edgewise.models.names import model_sites as roles
 from edgewise.models.names.model_sites import BlockSite, Projection
 from edgewise.models.names.norm import gain_name, norm_kind
@@ -42,7 +43,7 @@ def measured_gain(model: nn.Module, matrix: Projection, norm: str | None = None)
     weight = matrix.weight(model).detach()
     columns = _columns(weight)
     if norm is not None:
-        columns = columns * norm_gains(model, norm).to(weight.device).square()
+        columns = columns * norm_gains(model, norm).to(columns.device).square()
     mean_square = float(columns.sum()) / weight.numel()
     return Gain(math.sqrt(mean_square * matrix.fan_in), 1 / math.sqrt(2 * weight.numel()))
 
@@ -56,11 +57,9 @@ def _columns(weight: Tensor) -> Tensor:
     import torch
 
     squares = weight.to(torch.promote_types(weight.dtype, torch.float32)).square()
-    return (
-        squares.sum(tuple(range(weight.ndim - 1)), dtype=torch.float64)
-        if weight.ndim > 1
-        else squares.double()
-    )
+    if weight.ndim <= 1:
+        return in_double(squares)
+    return with_double(squares).sum(tuple(range(weight.ndim - 1)), dtype=torch.float64)
 
 
 def is_structured(parameter: Tensor) -> bool:
@@ -68,11 +67,11 @@ def is_structured(parameter: Tensor) -> bool:
 
     State-space decays, time steps, frequencies and gates at zero are such; drawing them would destroy what they mean.
     """
-    values = parameter.detach().double().flatten(1)
+    values = in_double(parameter.detach()).flatten(1)
     spread = float(values.std()) if values.numel() > 1 else 0.0
     if (
         spread <= 1e-12 * max(float(values.abs().max()), 1e-30)
-        or float((values == 0).double().mean()) > MOSTLY
+        or float(in_double(values == 0).mean()) > MOSTLY
     ):
         return True
     repeated = len(values) > 1 and bool((values == values[:1]).all())
@@ -81,7 +80,7 @@ def is_structured(parameter: Tensor) -> bool:
 
 def is_set(bias: Tensor) -> bool:
     """Whether a bias was set rather than drawn: not zero, and constant or of one sign (time steps, forget gates)."""
-    values = bias.detach().double().flatten()
+    values = in_double(bias.detach()).flatten()
     mean, spread = float(values.mean()), float(values.std()) if values.numel() > 1 else 0.0
     return mean != 0 and abs(mean) > spread
 
@@ -100,15 +99,16 @@ def norm_gains(model: nn.Module, name: str) -> Tensor:
         return torch.ones(1, dtype=torch.float64)
     weight = module.get_parameter(gain)
     if isinstance(module, (_BatchNorm, torch.nn.GroupNorm)):
-        return weight.detach().double()
-    x = torch.ones(weight.numel(), device=weight.device, dtype=torch.float64)
-    x *= 100.0  # large, so that the epsilon inside does not show
+        return in_double(weight.detach())
+    x = torch.full_like(
+        in_double(weight.detach()).flatten(), 100.0
+    )  # large, so that the epsilon inside does not show
     x[::2] *= -1
     centred = x - x.mean() if norm_kind(module) == "layer" else x
     normal = centred / centred.pow(2).mean().sqrt()
     module = twin(module)
     with torch.no_grad():
-        up, down = (module(z.to(weight.dtype)[None]).double()[0] for z in (x, -x))
+        up, down = (in_double(module(z.to(weight)[None]))[0] for z in (x, -x))
     return (up - down) / 2 / normal
 
 
