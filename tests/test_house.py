@@ -279,7 +279,7 @@ class Room(NamedTuple):
 
 # Tightening is editing these two tables. A new room adds its own line, and what it needs to the whole, in one commit.
 ROOMS = {
-    "audit": Room(3, 776, 0.79, 0.10, 0),
+    "audit": Room(3, 777, 0.79, 0.10, 0),
     "cli": Room(12, 3017, 0.61, 0.09, 0),  # doctor --selftest: one function a verb
     "critical": Room(5, 1045, 0.80, 0.05, 0),  # with vector_field and perceptron_maps, which were verbs
     "explorer": Room(11, 2982, 0.54, 0.03, 0),
@@ -288,7 +288,7 @@ ROOMS = {
     "laboratory": Room(5, 1533, 0.50, 0.00, 0),
     "landscape": Room(6, 1670, 0.67, 0.06, 0),
     # Reversible blocks, long skips, latents, roles of experts and heads.
-    "models": Room(50, 14590, 0.70, 0.37, 47),
+    "models": Room(50, 14640, 0.70, 0.37, 47),
     # 28: operations, facts, differential, trials, examination and watched_steps are new ideas (issues 32, 35).
     "monitor": Room(
         28, 10490, 0.63, 0.27, 57
@@ -299,7 +299,7 @@ ROOMS = {
     # 24: norms and what a pass keeps left two files of 500 lines; six facts more (state between calls, averages, ...).
     "preflight": Room(24, 7340, 0.77, 0.35, 8),
     "present": Room(15, 4082, 0.48, 0.03, 0),
-    "probe": Room(9, 2625, 0.82, 0.10, 0),
+    "probe": Room(9, 2630, 0.82, 0.10, 0),
     "rehearsal": Room(8, 2217, 0.60, 0.08, 0),
     "repair": Room(8, 3030, 0.67, 0.03, 0),  # blocks that are not modules are planned too
     "softmax_jacobian": Room(1, 399, 0.50, 0.00, 0),
