@@ -17,6 +17,7 @@ from torch import nn
 import edgewise
 from edgewise.cli.main import run
 from edgewise.cli.watch_commands import view
+from edgewise.explorer.runs import RunRequest, answer, listing
 from edgewise.monitor.alarm import Alarm, AlarmKind
 from edgewise.monitor.read_run import Run
 from edgewise.monitor.storage import RowsFile
@@ -313,6 +314,47 @@ def test_what_could_not_be_seen_is_said_first_and_is_not_no_alarm(
     assert run(["report", str(path), "-o", str(tmp_path / "r.html")]) == 3
     assert "Not enough was seen to say no alarm" in capsys.readouterr().out
     assert words.replace("block.", "block ") in (tmp_path / "r.html").read_text()
+    page = answer(tmp_path, RunRequest(name="run", rank=0))
+    assert page["alarms"] == [] and page["unseen"][0].startswith(words.replace("block.", "block "))
+    if how != "columns":  # which only the rows show
+        assert listing(tmp_path)["runs"][0]["unseen"]
+
+
+NAN = {  # a loss that is not a number from the start, at the end, and with a monitor that stopped on the way
+    "from the start": (0, None),
+    "at the end": (24, None),
+    "few rows": (5, 12),
+    "stopped before": (20, 15),
+}
+
+
+@pytest.mark.parametrize("how", NAN)
+def test_a_loss_that_is_not_a_number_is_never_no_alarm(how: str, tmp_path: Path, capsys: Capture) -> None:
+    """Shell, report, page, JSON: an alarm, or that not enough was seen."""
+    broken, stop = NAN[how]
+    model = encoder()
+    with edgewise.watch(model, everything=True, to=tmp_path / "run") as handle:
+        for step in range(25):
+            handle.log(loss=float("nan") if step >= broken else 4.0 - 0.01 * step)
+            train(model, 1)
+            if step == stop and how == "stopped before":
+                handle.fail(ValueError("on purpose"))
+            if step == stop and how == "few rows":
+                break
+    said = capsys.readouterr()
+    assert "ALARM" in said.err or "switched itself off" in said.err, said.err
+    assert bool(handle.alarms) == (how != "stopped before") and (handle.alarms or handle.unseen)
+    path = str(tmp_path / "run")
+    for words in (
+        ["alarms", path],
+        ["alarms", path, "--json"],
+        ["report", path, "-o", str(tmp_path / "r.html")],
+    ):
+        assert run(words) == (3 if how == "stopped before" else 2), words
+        assert "no alarm in" not in capsys.readouterr().out.lower()
+    assert ">No alarm<" not in (tmp_path / "r.html").read_text()
+    page = answer(tmp_path, RunRequest(name="run", rank=0))
+    assert page["alarms"] or page["unseen"]
 
 
 def test_thirty_steps_without_a_number_as_loss_are_an_alarm(tmp_path: Path, capsys: Capture) -> None:

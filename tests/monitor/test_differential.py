@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from edgewise.monitor.alarm import AlarmKind
+from edgewise.monitor.batches import Batches
 from edgewise.monitor.cause_evidence import Evidence
 from edgewise.monitor.differential import mistakes, mostly_one_label, shift_of
 from edgewise.monitor.hooks import cross_entropy_of
@@ -98,10 +99,52 @@ def test_a_block_without_its_skip_is_named() -> None:
     assert causes(e) == ""
 
 
-def test_same_batch() -> None:
-    e = evidence()
-    e.prints = [5] * 10
-    assert "same batch" in causes(e)
+def test_batches_that_repeat() -> None:
+    """One batch, a few of them, the same few rows in another order; fresh rows and rows that are few by nature."""
+    rng = torch.Generator().manual_seed(0)
+    few = torch.randint(0, 64, (32, 12), generator=rng)
+    made = {
+        "same batch": lambda k: few[:8],
+        "same few batches": lambda k: few[8 * (k % 2) :][:8],
+        "same few examples": lambda k: few[torch.randperm(32, generator=rng)[:8]],
+        "": lambda k: torch.randint(0, 64, (8, 12), generator=rng),
+        " ": lambda k: torch.randint(0, 2, (8, 3), generator=rng),  # eight rows that there are, at random
+    }
+    for words, batch in made.items():
+        e = evidence()
+        for k in range(30):
+            e.profiles.see(k, ((batch(k),), {}), None)
+        assert words.strip() in causes(e) and bool(words.strip()) == bool(causes(e)), words
+
+
+def test_what_of_the_data_changed_is_said() -> None:
+    """Units, constant inputs, other tokens, one label, longer sequences; noise that was always there is no change."""
+    rng = torch.Generator().manual_seed(0)
+
+    def images(_: int) -> torch.Tensor:
+        return torch.randn(16, 8, 8, generator=rng)
+
+    def words(_: int) -> torch.Tensor:
+        return torch.randint(0, 40, (16, 12), generator=rng)
+
+    def labels(_: int) -> torch.Tensor:
+        return torch.randint(0, 4, (16,), generator=rng)
+
+    made = {
+        "deviation of the inputs": (lambda k: 90 * images(k), labels, images),
+        "the inputs are constant": (lambda k: torch.full((16, 8, 8), -0.8), labels, images),
+        "tokens of the inputs": (lambda k: words(k) % 5 + 40, labels, words),
+        "labels are constant": (images, lambda k: torch.zeros(16, dtype=torch.long), images),
+        "have the shape": (lambda k: words(k)[:, :6], labels, words),
+        "": (images, labels, images),
+    }
+    for said, (after, marks, before) in made.items():
+        batches = Batches()
+        for k in range(30):
+            x, y = (before(k), labels(k)) if k < 20 else (after(k), marks(k))
+            batches.see(k, ((x,), {}), y)
+        found = batches.changed(20)
+        assert (found is None) if not said else (found is not None and said in found.what), (said, found)
 
 
 def test_shift_of_is_undecided_about_repetition() -> None:

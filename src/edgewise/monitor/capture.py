@@ -35,6 +35,8 @@ from edgewise.probe.streams import NAMES
 SEQUENCES, TOKENS, QUERIES = 2, 64, 16
 KEYS = 512  # most tokens copied of a projection; the keys of a causal row are the tokens before it, so rows are whole
 FEWEST = 64  # and the fewest, where the model is large
+TERMS = 1 << 18  # numbers of a prediction of which terms of the loss are computed
+DATED, ROOMY = 24, 1 << 18  # batches that are remembered with their steps, and their numbers
 ROOM = 0.01  # of the parameters' memory, or 64 MB, for these copies
 
 
@@ -451,9 +453,11 @@ class BatchMemory(ModelHook):
         self.criterion_before: Call | None = None
         self.recent: deque[tuple[Call, Call | None]] = deque(maxlen=4)  # the last sampled ones
         self.earlier: deque[tuple[Call, Call | None]] = deque(maxlen=4)  # one in ten of them
+        self.dated: deque[tuple[int, tuple[Call, Call | None]]] = deque(maxlen=DATED)  # with their steps
         self._rows = 0
         self.passes = 0  # that train, sampled or not
         self.last: tuple[Call | None, Call | None] = (None, None)  # of this step, sampled or not
+        self.previous: Call | None = None  # of the step before
         self.output: Any = None  # of the model, at a sampled step
         # whether the criterion was not called, and its arguments come from the graph of the loss
         self.logs = False
@@ -502,17 +506,41 @@ class BatchMemory(ModelHook):
         log_probabilities, labels = seen[0]
         return float(torch.nn.functional.nll_loss(log_probabilities, labels, ignore_index=IGNORED))
 
-    def stepped(self) -> None:
+    def terms(self) -> dict[str, float]:
+        """What is sometimes added to the cross-entropy of this step, each without its weight."""
+        seen = self.last[1]
+        if not self.logs or seen is None:
+            return {}
+        logs, labels = seen[0]
+        output = getattr(self.output, "logits", self.output)
+        z = next((t for t in tensors(output) if t.is_floating_point()), None)
+        if logs.dim() < 2 or logs.numel() > TERMS:
+            return {}
+        kept = labels.reshape(-1) != IGNORED
+        own = self.heard()
+        smooth = float(-logs.movedim(1, -1).mean(-1).reshape(-1)[kept].mean())
+        found = {"smoothing": smooth - own}
+        if z is not None and z.numel() == logs.numel():
+            z = z.detach().float()
+            found["the squared logits"] = float(z.square().mean())
+            found["the squared log of their sum (z-loss)"] = float(z.logsumexp(-1).square().mean())
+        return found
+
+    def stepped(self, step: int) -> None:
         """A sampled step begins: remember its batch, and let go of the graph behind it."""
         call, seen = self.last
         if call is not None:
             self.recent.append((detached(call), None if seen is None else detached(seen)))
             self._rows += 1
+            given = [*call[0], *call[1].values(), *([] if seen is None else [*seen[0], *seen[1].values()])]
+            if sum(t.numel() for t in tensors(given)) <= ROOMY:
+                self.dated.append((step, self.recent[-1]))
             if self._rows % 10 == 1:
                 self.earlier.append(self.recent[-1])
 
     def forget(self) -> None:
-        """Let go of the batch of a step that is over."""
+        """Let go of the batch of a step that is over, but for what the model was called with."""
+        self.previous = self.last[0]
         self.last, self.output = (None, None), None
 
     def few(self, *, before: bool = False) -> Call | None:

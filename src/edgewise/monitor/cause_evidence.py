@@ -16,6 +16,7 @@ from torch.optim.optimizer import Optimizer
 
 from edgewise.models.inputs import tensors
 from edgewise.models.restoration import undone
+from edgewise.monitor.batches import Batches
 from edgewise.monitor.capture import Call
 from edgewise.monitor.facts import RateSeries
 from edgewise.monitor.hooks import IGNORED
@@ -69,10 +70,20 @@ def path_of(output: Tensor, prediction: Tensor, *, logs: bool = False) -> Output
             given = apply(take(output, shape))
             if _alike(given.log_softmax(_classes(given)) if logs else given, prediction):
                 return OutputPath(take, between, apply)
-    for take in parts if not logs else ():
-        factor = _ratio(take(output, shape), prediction)
+    for take in parts:
+        given = take(output, shape)
+        if logs:  # known up to a number for each row
+            axis = _classes(given)
+            given, log = given - given.mean(axis, True), prediction - prediction.mean(axis, True)
+            factor = _ratio(given, log)
+        else:
+            factor = _ratio(given, prediction)
         if factor is not None:
             return OutputPath(take, "scale", partial(torch.mul, other=factor), factor)
+    for picked in (output,) if output.dim() == 3 and output.numel() == prediction.numel() else ():
+        mixed = picked.transpose(1, 2).reshape(-1, picked.shape[-1])
+        if mixed.shape == shape and _alike(mixed.log_softmax(-1) if logs else mixed, prediction):
+            return OutputPath(_mixed, "reshape")
     return None
 
 
@@ -87,13 +98,18 @@ def _parts(output: Tensor, shape: torch.Size) -> Iterator[Callable[[Tensor, torc
         if picked.numel() != math.prod(shape):
             continue
         yield partial(_taken, part, False)
-        if picked.dim() == 3:  # classes second
+        if picked.dim() == 3 == len(shape):  # classes second
             yield partial(_taken, part, True)
 
 
 def _taken(part: Take, turned: bool, output: Tensor, shape: torch.Size) -> Tensor:
     picked = part(output)
     return (picked.transpose(1, 2) if turned else picked).reshape(shape)
+
+
+def _mixed(output: Tensor, shape: torch.Size) -> Tensor:
+    """Classes and tokens exchanged by a reshape without a transpose."""
+    return output.transpose(1, 2).reshape(shape)
 
 
 def _alike(a: Tensor, b: Tensor) -> bool:
@@ -119,6 +135,7 @@ class StartFact(NamedTuple):
 
 
 Start = list[tuple[nn.Parameter, Tensor]]
+Batch = tuple[Call, Call | None]
 
 
 @contextmanager
@@ -148,7 +165,6 @@ class Evidence:
     # how much of what enters each block leaves it, in the first row; 1 with a skip
     skips: Sequence[float] = ()
     modules: Sequence[str] = ()  # of the blocks
-    prints: Sequence[int] = ()  # fingerprints of the last sampled batches
     path: OutputPath | None = None  # from the output to the prediction, if it is known
     trials: bool = True
     start: Start | None = None  # the weights before the first step
@@ -166,6 +182,12 @@ class Evidence:
     suspects: Sequence[StartFact] = ()  # facts that do not hold at the start, and only explain a symptom
     examined: bool = False  # facts about the start were asked
     earlier: tuple[Call, Call | None] | None = None  # a batch of some forty rows ago
+    divided: float = 1.0  # the constant that gradients are multiplied by before each step, if there is one
+    faithful: bool = True  # the loss of a trial is that of the training, up to a factor
+    extra: tuple[str, float] = ("", 0.0)  # what is added to the cross-entropy, and how much of it
+    dated: Sequence[tuple[int, Batch]] = ()  # small batches with their steps
+    snapshots: Sequence[tuple[int, Start]] = ()  # weights as those steps began
+    profiles: Batches = field(default_factory=Batches)  # what the batches are made of
 
     @property
     def call(self) -> Call | None:

@@ -19,7 +19,7 @@ from edgewise.models.inputs import tensors
 from edgewise.models.state import preserved
 from edgewise.monitor.alarm import AlarmKind
 from edgewise.monitor.capture import Call
-from edgewise.monitor.cause_evidence import IGNORED, Evidence
+from edgewise.monitor.cause_evidence import IGNORED, Evidence, Start
 from edgewise.monitor.loss_detectors import Detection
 
 CERTAIN, RIVAL = 0.95, 0.8  # of the labels agree with one shift of the inputs, and with no other
@@ -30,6 +30,10 @@ NO_SKIP, SKIP = 0.25, 0.6  # of what enters a block leaves it: without a skip, a
 PARTLY = (0.2, 0.85)  # share of the labels that are the next token, where the others are not
 MOSTLY = 0.6  # share of the labels that are one token
 SMOOTHED = 0.5  # of the label's weight is given to the other classes
+OUTWEIGHS = 0.3  # weight of a penalty on the size of logits
+PLACES, LOOKED_AT = 1024, 512  # of the inputs, and rows, in which the label is looked for
+WHOLE = (1 << 7, 1 << 8, 1 << 15, 1 << 16)  # numbers that a byte or a short integer holds
+DIVIDED = 0.2  # of the mean gradient of the passes
 SMALL = 0.05  # factor of the logits below which, or above whose inverse, the loss is another one
 FEW = 3  # batches that are repeated
 REPEATS = 10  # sampled batches that are all the same
@@ -60,6 +64,13 @@ def not_logits(e: Evidence) -> Detection | None:
         between = e.path.between
         return _mistake(
             f"What the criterion is given is the {between} of the model's output.", SQUASHED[between], LOGITS
+        )
+    if e.path is not None and e.path.between == "reshape":
+        return _mistake(
+            "What the criterion is given is the model's output with tokens and classes exchanged by a reshape.",
+            "the logits are reshaped (view) where they should be transposed: each row mixes the classes of several "
+            "positions, so that logits and labels are not aligned",
+            "Transpose or permute the axes; reshape and view only split and join neighbouring ones.",
         )
     if e.path is not None and e.path.between and not SMALL < e.path.factor < 1 / SMALL:
         way = "negated" if e.path.factor < 0 else "scaled"
@@ -204,10 +215,13 @@ def looks_causal(e: Evidence) -> bool:
 
 def decay(e: Evidence) -> Detection | None:
     """Weights that decay faster than they learn: rate x decay a step, and a norm that has fallen."""
-    taken = max(
-        (g["lr"] * g.get("weight_decay", 0.0) for o in e.optimizers for g in o.param_groups), default=0.0
-    )
+    groups = [
+        (g["lr"] * g.get("weight_decay", 0.0), g["params"]) for o in e.optimizers for g in o.param_groups
+    ]
+    taken, members = max(groups, key=lambda each: each[0], default=(0.0, []))
     first, now = e.weight_norms
+    if len(groups) > 1 and e.start is not None:
+        first, now = _norms(e.start, {id(p) for p in members})
     if not (taken > DECAYS and now < SHRUNK * first):
         return None
     return _mistake(
@@ -215,6 +229,12 @@ def decay(e: Evidence) -> Detection | None:
         "weight decay is too strong for this learning rate: it shrinks the weights faster than they learn",
         f"Lower weight_decay: rate times decay should be below {DECAYS / 10:.0e} a step.",
     )
+
+
+def _norms(start: Start, members: set[int]) -> tuple[float, float]:
+    """The norm of some parameters at the start and now."""
+    pairs = [(float(old.norm()), float(p.detach().norm())) for p, old in start if id(p) in members]
+    return math.hypot(*(a for a, _ in pairs)), math.hypot(*(b for _, b in pairs))
 
 
 def dropout(e: Evidence) -> Detection | None:
@@ -266,12 +286,28 @@ def adam_epsilon(e: Evidence) -> Detection | None:
 def clipped(e: Evidence) -> Detection | None:
     """Plain gradient descent with gradients that clipping makes fifty times smaller."""
     plain = all("exp_avg_sq" not in state for o in e.optimizers for state in list(o.state.values())[:3])
-    if not (plain and e.optimizers and 0 < e.gradient_scale < 0.02):
+    scale = e.gradient_scale * max(e.loss_factor, 1.0)  # a loss that was multiplied, and is divided again
+    if not (plain and e.optimizers and 0 < scale < 0.02):
         return None
     return _mistake(
-        f"The gradient that is used is {e.gradient_scale:.1g} times the one that arrived.",
+        f"The gradient that is used is {scale:.1g} times the one that arrived.",
         "gradients are clipped, or divided, to a fraction of their size, and the optimizer steps in proportion to them",
         "Raise the limit of the clipping: it should act on outliers, not on every step.",
+    )
+
+
+def divided(e: Evidence) -> Detection | None:
+    """Plain gradient descent with gradients that are divided once more than there are passes."""
+    plain = all("exp_avg_sq" not in state for o in e.optimizers for state in list(o.state.values())[:3])
+    scale = e.divided * e.loss_factor * e.passes
+    if not (plain and e.optimizers and e.divided < 1 and 0 < scale < DIVIDED):
+        return None
+    return _mistake(
+        f"The gradient that is used is {e.divided:.3g} times the one that arrived in each row, where the loss of "
+        f"{e.passes} backward passes is multiplied by {e.loss_factor:.3g}.",
+        f"gradients are too small when the optimizer steps: after accumulation they are divided once too often, by "
+        f"{1 / scale:.3g}, as if the learning rate were too low by as much",
+        "Divide by the number of micro-batches once, in the loss or in the gradients, and by nothing else.",
     )
 
 
@@ -287,19 +323,31 @@ def maximizes(e: Evidence) -> Detection | None:
 
 
 def same_batch(e: Evidence) -> Detection | None:
-    """Every sampled batch is the same."""
-    if len(e.prints) < REPEATS or len(set(e.prints)) > FEW or constant_inputs(e) is not None:
+    """Every sampled batch is the same, or made of the same few rows."""
+    last = [frozenset(profile.rows) for profile in e.profiles.seen][-REPEATS:]
+    if constant_inputs(e) is not None:
         return None
-    if len(set(e.prints)) > 1:
+    different = len(set(last))
+    if len(last) == REPEATS and different == 1:
         return _mistake(
-            f"The last {len(e.prints)} sampled batches are {len(set(e.prints))} different ones.",
+            f"The last {len(last)} sampled batches hold the same numbers.",
+            "every step is given the same batch: the loader is made again, or read from its start, at every step",
+            "Keep one iterator over the loader, outside of the loop over steps.",
+        )
+    if len(last) == REPEATS and different <= FEW:
+        return _mistake(
+            f"The last {len(last)} sampled batches are {different} different ones.",
             "the same few batches are repeated: the dataset is cut, or the loader is read from its start again",
             "Look at the length of the dataset, the sampler, and where the iterator is made.",
         )
+    few = e.profiles.repeated()
+    if few is None:
+        return None
     return _mistake(
-        f"The last {len(e.prints)} sampled batches hold the same numbers.",
-        "every step is given the same batch: the loader is made again, or read from its start, at every step",
-        "Keep one iterator over the loader, outside of the loop over steps.",
+        f"The last {few[1]} rows of the sampled batches are {few[0]} different ones.",
+        "the same few examples are repeated, and learned by heart: the dataset is cut to them, or the loader reads the "
+        "same data again and again",
+        "Look at the length of the dataset, the sampler, and where the iterator is made.",
     )
 
 
@@ -318,6 +366,14 @@ def constant_inputs(e: Evidence) -> Detection | None:
             "the sequences of a batch are copies of one another",
             "Look at how the batch is sampled and stacked.",
         )
+    last = e.profiles.seen[-1] if e.profiles.seen else None
+    spread = None if last is None else last.sizes.get("deviation between the rows of the inputs")
+    if last is not None and spread is not None and last.shape[0] > 2 and spread == 0.0:
+        return _mistake(
+            f"The {last.shape[0]} inputs of the batch are the same numbers.",
+            "the inputs are constant: all rows of a batch are the same, or empty",
+            "Look at what the loader and the decoder of files give.",
+        )
     kept = None if labels is None else labels[labels != IGNORED]
     if labels is not None and kept is not None and labels.numel() > 16:
         if not len(kept):
@@ -333,6 +389,67 @@ def constant_inputs(e: Evidence) -> Detection | None:
                 "Look at where the labels come from.",
             )
     return None
+
+
+def answer_inside(e: Evidence) -> Detection | None:
+    """One place of the inputs that alone says the label, in all batches at hand."""
+    rows: list[Tensor] = []
+    labels: list[Tensor] = []
+    for (inputs, named), seen in [*(batch for _, batch in e.dated), *([] if e.dated else e.batches)]:
+        x = next((t for t in (*inputs, *named.values()) if isinstance(t, Tensor) and t.dim() > 1), None)
+        y = seen[0][1] if seen is not None and len(seen[0]) > 1 else None
+        if x is None or not isinstance(y, Tensor) or y.is_floating_point() or y.shape != x.shape[:1]:
+            return None
+        rows.append(x.detach().reshape(len(x), -1)[:, :PLACES].float())
+        labels.append(y)
+    if not rows or len({x.shape[1] for x in rows}) > 1:
+        return None
+    x, y = torch.cat(rows)[-LOOKED_AT:], torch.cat(labels)[-LOOKED_AT:]
+    classes = int(y.unique().numel())
+    if len(x) < 64 * (classes > 1) or classes < 3:
+        return None
+    values = 1 + (x.sort(0).values.diff(dim=0) != 0).sum(0)
+    for place in ((values >= classes) & (values <= 2 * classes)).nonzero().flatten().tolist():
+        pairs = torch.stack((x[:, place].double(), y.double()), 1).unique(dim=0)
+        if len(pairs) == int(values[place]):
+            return _mistake(
+                f"Place {place} of the inputs has {len(pairs)} values in {len(x)} rows, and each goes with one of the "
+                f"{classes} labels.",
+                "the label is in the input (a leak): one place of it says the answer, and the loss is too good",
+                "Look at what puts it there: a file or folder name, a watermark, a column that was not dropped.",
+            )
+    return None
+
+
+def wrapped(e: Evidence) -> Detection | None:
+    """Tokens that end where a byte or a short integer does, though the embedding has many more rows."""
+    table = next((m for m in e.model.modules() if isinstance(m, nn.Embedding)), None)
+    largest, ids = e.profiles.largest, e.ids()
+    if table is None or ids is None or largest + 1 not in WHOLE or e.profiles.tokens < 20 * largest:
+        return None
+    if table.num_embeddings < 1.5 * (largest + 1):
+        return None
+    return _mistake(
+        f"The largest of {e.profiles.tokens} tokens is {largest}; the embedding has {table.num_embeddings} rows.",
+        f"token ids are stored in too few bits and have wrapped around: none is above {largest}, so that most of the "
+        "vocabulary is unused and its rows of the embedding never train",
+        "Store token ids as 32 bit integers, and look at the type of the file or array that they come from.",
+    )
+
+
+def outliers(e: Evidence) -> Detection | None:
+    """Batches now and then whose inputs are far larger than those of the others."""
+    found = e.profiles.outliers()
+    if found is None:
+        return None
+    return Detection(
+        AlarmKind.BAD_BATCH,
+        f"{found[0]} of the last {len(e.profiles.seen)} sampled batches have inputs with a deviation of up to "
+        f"{found[1]:.3g} times the usual one.",
+        "some batches are outliers: their inputs are far too large, and so is their gradient if it is not clipped "
+        "before the step; loss and gradient jump with them",
+        "Look at where these batches come from (units, exposure, normalization), and clip before optimizer.step().",
+    )
 
 
 def mostly_one_label(e: Evidence) -> Detection | None:
@@ -356,12 +473,27 @@ def mostly_one_label(e: Evidence) -> Detection | None:
 def smoothing(e: Evidence) -> Detection | None:
     """Label smoothing that leaves less to the label than to the others."""
     value = float(getattr(e.criterion, "label_smoothing", 0.0))
+    if e.extra[0] == "smoothing":
+        value = e.extra[1]
     if value <= SMOOTHED:
         return None
     return _mistake(
-        f"The criterion has label_smoothing={value:g}.",
+        f"The loss has label_smoothing={value:g}.",
         f"label smoothing of {value:g} gives the labels less weight than all other classes: little is left to learn",
         "Lower label_smoothing (0.1 is usual); torch takes the share that is taken from the label.",
+    )
+
+
+def penalty(e: Evidence) -> Detection | None:
+    """A second loss on the logits that leaves the first one nothing to say."""
+    name, weight = e.extra
+    if name in ("", "smoothing") or weight <= OUTWEIGHS:
+        return None
+    return _mistake(
+        f"What is added to the cross-entropy is {weight:.3g} times {name}.",
+        f"a penalty (auxiliary loss) on {name} outweighs the cross-entropy: logits are kept so small that they cannot "
+        "say much",
+        "Lower its weight until the cross-entropy is most of the loss (1e-4 is usual for a z-loss).",
     )
 
 
@@ -513,12 +645,17 @@ AT_HAND: tuple[Test, ...] = (
     dropout,
     adam_epsilon,
     clipped,
+    divided,
     same_batch,
     constant_inputs,
     missing_skip,
     evaluation_mode,
     mostly_one_label,
     smoothing,
+    penalty,
+    answer_inside,
+    outliers,
+    wrapped,
     optimizer_again,
 )
 ON_A_COPY: tuple[Test, ...] = (labels_of_inputs, leak)
@@ -529,13 +666,3 @@ def mistakes(e: Evidence, *, copies: bool) -> list[Detection]:
     tests = (*AT_HAND, *(ON_A_COPY if copies else ()))
     found = [(test.__name__, test(e)) for test in tests]
     return [replace(detection, topic=name) for name, detection in found if detection is not None]
-
-
-def fingerprint(call: Call | None, seen: Call | None) -> int:
-    """A number that is another one for another batch; seen: what the criterion was called with."""
-    given = [] if call is None else [*call[0], *call[1].values()]
-    given += [] if seen is None else [*seen[0][1:], *seen[1].values()]
-    parts = [t for t in tensors(given) if t.numel() and not t.requires_grad]
-    return hash(
-        tuple((tuple(t.shape), float(in_double(t.detach()).sum()), float(t.flatten()[0])) for t in parts)
-    )

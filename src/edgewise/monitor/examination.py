@@ -8,13 +8,14 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
-from torch import nn
+from torch import Tensor, nn
 from torch.optim.optimizer import Optimizer
 
 from edgewise.errors import BadInput
 from edgewise.models.state import random_streams
 from edgewise.monitor import differential, trials
 from edgewise.monitor.alarm import ADVICE, Alarm, AlarmKind
+from edgewise.monitor.batches import KEPT, Batches
 from edgewise.monitor.budget import Clock
 from edgewise.monitor.capture import BatchMemory
 from edgewise.monitor.cause_evidence import (
@@ -22,11 +23,13 @@ from edgewise.monitor.cause_evidence import (
     OutputPath,
     Start,
     StartFact,
+    from_start,
     output_of,
     path_of,
     prediction_of,
 )
 from edgewise.monitor.facts import (
+    Aftermath,
     BackwardFacts,
     Custody,
     GradientProbe,
@@ -41,7 +44,7 @@ from edgewise.monitor.loss_detectors import WAIT, Detection
 from edgewise.monitor.places import Places
 from edgewise.monitor.series import LARGEST, LONG, History
 
-EARLY = (2, 9, 19, 39, 99, 199)  # rows behind which the numbers at hand are tested
+EARLY = (2, *range(9, 100, 10), *range(149, 1000, 50))  # rows behind which the numbers at hand are tested
 COPIED = (2, 59)  # and a few passes are made on the model as it is
 LOOKS = (120, 240, 480, 960)  # steps at which a loss that does not fall is looked at
 PLATEAU = 150  # steps before which a stall without a cause is no alarm: healthy networks pass through it
@@ -59,7 +62,11 @@ FOREIGN = 10  # steps of optimizers that hold nothing of the model, after which 
 
 START_ROWS = 3  # batches that the facts about the start are asked on
 START_STEPS, START_SECONDS = 25, 1.5  # what asking them costs, in steps of the training; and may, in seconds
-CURRICULUM = "the data changed"  # and are still known better than by an untrained network
+CURRICULUM = "new data"  # that is known better than by an untrained network, or of another shape
+SNAPSHOTS, SNAPSHOT_STEPS = 4, 10  # copies of the weights that are kept, and steps between them
+THIN = 4  # rows for each batch that is looked at, where every step is sampled
+ALIKE = 5e-3  # of the size of outputs: inputs that differ by less have one answer
+SLOWLY = 0.85  # of the first losses: above it a run learns little, and higher rates are tried
 FLAT = 0.98  # of the mean of the first losses: one that does not fall below has learned nothing
 RECOVERED = (
     0.95  # of the loss of knowing nothing: below it a run that was thrown off at first may still learn
@@ -67,7 +74,6 @@ RECOVERED = (
 SHORTEST = 100  # steps of a run of which that is said at its end
 WELL = 0.8  # of the first loss: below it the network has learned at its rate
 CLIPPED = 0.95  # of the gradient that arrived is used: it was made smaller
-KNOWN = 0.75  # of the loss of knowing nothing: below it a batch is known
 SHRUNK = 8  # times fewer labels in a batch than before, which explains a loss that rises
 
 
@@ -91,9 +97,10 @@ class Examination:
         try_rates: bool,
         facts: Facts | None = None,
         limit: int = 0,
+        every: bool = False,
         tell: Callable[[str], None] = lambda sentence: None,
     ) -> None:
-        self._tell = tell
+        self._tell, self.every = tell, every  # every: step is sampled, so that not every batch is looked at
         self.places, self.clock, self.instrument, self.switch = places, clock, instrument, switch
         self.batch, self.history, self.criterion = batch, history, criterion
         self.alone, self.try_rates = alone, try_rates
@@ -101,7 +108,8 @@ class Examination:
         self.probe = GradientProbe(places.model, switch, places.modules)
         self.audit = ParameterAudit(places.model, places.modules)
         self.rows = RowFacts()
-        self.prints: deque[int] = deque(maxlen=differential.REPEATS)
+        self.profiles = Batches()
+        self.snapshots: deque[tuple[int, Start]] = deque(maxlen=SNAPSHOTS)  # weights of late, if they are few
         self.optimizers: list[Optimizer] = []
         self.foreign = 0
         self._auditing = False
@@ -114,10 +122,12 @@ class Examination:
         self._start: Start | None = None
         self._own: list[float] = []  # the training's own time as the first sampled steps began
         self.custody = Custody(places.model)
+        self.aftermath = Aftermath(places.model)
         self._made = 0  # optimizers that moved the model
         self._examined = False  # whether the facts about the start were asked
         self.suspects: list[StartFact] = []  # of the start: what explains a symptom, should there be one
         self.backward = BackwardFacts()
+        self.named = False  # whether an alarm has a cause
 
     def before_step(self, optimizer: Optimizer, step: int, stored: int) -> None:
         """A sampled step begins: its gradients are complete."""
@@ -125,13 +135,14 @@ class Examination:
         if optimizer not in self.optimizers:
             self.optimizers = [*self.optimizers[-3:], optimizer]
             self._made += 1
-        self.batch.stepped()
+        self.batch.stepped(step)
         if not stored:
             self._keep_start()
         if stored < START_ROWS:  # the last of them says how long a step takes
             self._own.append(self.clock.now() - self.clock.total)
-        if self.batch.last[0] is not None:
-            self.prints.append(differential.fingerprint(*self.batch.last))
+        if not self.every or stored < KEPT or stored % THIN == 0:
+            self._look_at_batch(step)
+        self._keep_weights(step)
         held = {id(p) for o in self.optimizers for group in o.param_groups for p in group["params"]}
         if id(self.probe.parameter) in held:  # else nothing clears its gradient
             self.probe.before_step()
@@ -145,6 +156,24 @@ class Examination:
         local = not any(hasattr(p, "to_local") or p.is_meta for p in weights)
         if self.alone and local and sum(p.numel() * p.element_size() for p in weights) <= self._limit:
             self._start = [(p, p.detach().clone()) for p in weights]
+
+    def _keep_weights(self, step: int) -> None:
+        """Copy the weights every few steps while the loss is calm: a loss that jumps is asked for with those before."""
+        if self._start is None or (self.snapshots and step < self.snapshots[-1][0] + SNAPSHOT_STEPS):
+            return
+        small = sum(p.numel() * p.element_size() for p, _ in self._start) * (SNAPSHOTS + 1) <= self._limit
+        if small and not self.history.losses.restless:
+            self.snapshots.append((step, [(p, p.detach().clone()) for p, _ in self._start]))
+
+    def _look_at_batch(self, step: int) -> None:
+        call, seen = self.batch.last
+        if call is None:
+            return
+        labels = call[1].get("labels")
+        if seen is not None:
+            labels = seen[0][1] if len(seen[0]) > 1 else seen[1].get("target")
+        whole = isinstance(labels, Tensor) and not labels.is_floating_point()
+        self.profiles.see(step, call, labels if whole else None)
 
     def _at_start(self) -> list[Detection]:
         """Ask the facts about the untrained network, on its first batches; keep those that only explain a symptom."""
@@ -189,8 +218,10 @@ class Examination:
         if custody.costs(step, losses.rise, losses.restless):
             found.append(
                 Detection(
-                    AlarmKind.LOSS_SPIKE,
-                    f"Between two steps {custody.what} changed, and the loss is {loss or math.nan:.3g} at the next.",
+                    AlarmKind.MISTAKE if custody.replaced else AlarmKind.LOSS_SPIKE,
+                    f"Between two steps {custody.what} changed"
+                    + (f" ({custody.replaced})" if custody.replaced else "")
+                    + f", and the loss is {loss or math.nan:.3g} at the next.",
                     *trials.rewritten((step, custody.what)),
                     topic="rewritten",
                 )
@@ -198,7 +229,7 @@ class Examination:
         if next_sampled:
             self.probe.after_step()
         if step in LOOKS and self.alone:
-            found += self._plateau(step)
+            found += [*self._plateau(step), *self._slow(), *(self._alike() if step >= LOOKS[1] else [])]
         return found
 
     def broken_step(self, step: int) -> Detection | None:
@@ -257,16 +288,18 @@ class Examination:
         last = self.batch.recent[-1][1] if self.batch.recent else None
         known = prediction_of(last) if prediction is None else prediction
         classes = known.shape[1] if known is not None and known.dim() > 1 else 1
+        extra = self.backward.extra
+        smoothed = extra[1] if extra[0] == "smoothing" and 0 < extra[1] <= 1 else 0.0
+        unknown = self.criterion is None and self.batch.logs
         return Evidence(
             self.places.model,
-            nn.CrossEntropyLoss() if self.criterion is None and self.batch.logs else self.criterion,
+            nn.CrossEntropyLoss(label_smoothing=min(smoothed, 1.0)) if unknown else self.criterion,
             self.optimizers,
             list(self.batch.recent),
             (self._norms[0], self._norms[1]),
             self.probe.scale,
             self.instrument.skips,
             self.places.modules,
-            list(self.prints),
             self._path,
             self.try_rates and self.clock.other < TRIALS,
             self._start,
@@ -283,6 +316,12 @@ class Examination:
             self.suspects,
             self._examined,
             self.batch.earlier[0] if self.batch.earlier else None,
+            self.probe.divided,
+            self.backward.faithful or bool(smoothed),
+            extra,
+            tuple(self.batch.dated),
+            tuple(self.snapshots),
+            self.profiles,
         )
 
     def locate(self, step: int, loss: float) -> Detection | None:
@@ -300,7 +339,9 @@ class Examination:
                 answer = trials.diverged(evidence)
                 if not answer.cause:
                     evidence.batches = [*evidence.batches, *([] if batch is None else [batch])]
-                    module, sentence = trials.first_not_finite(evidence, batch)
+                    module, sentence = self._broken_before(evidence) or trials.first_not_finite(
+                        evidence, batch
+                    )
                     answer = trials.Answer(sentence)
         return Detection(
             AlarmKind.NOT_A_NUMBER,
@@ -311,12 +352,73 @@ class Examination:
             module=module,
         )
 
+    def _broken_before(self, evidence: Evidence) -> tuple[str, str] | None:
+        """Look for what was not finite in the batch of the step before, with weights that were: it broke these."""
+        before, start = self.batch.previous, self.snapshots[-1][1] if self.snapshots else self._start
+        whole = all(bool(p.detach().isfinite().all()) for p in self.places.model.parameters())
+        if whole or before is None or start is None:
+            return None
+        if not all(bool(value.isfinite().all()) for _, value in start):
+            return None
+        with from_start(evidence, start):
+            module, sentence = trials.first_not_finite(evidence, (before, None), labels=False)
+        if not module:
+            return None
+        return module, f"{sentence}, in the batch of the step before; its gradients then broke the weights"
+
     def at_end(self) -> list[Detection]:
-        """A run ends: say so if it has learned nothing."""
-        losses = self.history.losses
-        if not self.alone or self._step < SHORTEST or not losses.flat(FLAT):
+        """A run ends: say so if it has learned nothing, or next to nothing at its rate."""
+        if not self.alone or self._step < SHORTEST:
             return []
-        return self._plateau(self._step, last=True)
+        flat = self.history.losses.flat(FLAT)
+        return [
+            *self._slow(last=True),
+            *self._alike(),
+            *(self._plateau(self._step, last=True) if flat else []),
+        ]
+
+    def _alike(self) -> list[Detection]:
+        """Outputs that are the same for all inputs of a batch."""
+        apart = math.nan
+        with self._apart():
+            apart = trials.same_outputs(self.evidence())
+        if not apart < ALIKE:
+            return []
+        return [
+            Detection(
+                AlarmKind.RANK_COLLAPSE,
+                f"Outputs for different inputs of a batch differ by {apart:.1g} of their size.",
+                "the outputs have collapsed: they are constant, the same for every input, so that the loss either does "
+                "not need them or has lost the gradient that keeps them apart",
+                "Look at what in the loss tells inputs apart (negatives, a denominator, labels), and at dead layers.",
+                topic="collapse",
+            )
+        ]
+
+    def _slow(self, *, last: bool = False) -> list[Detection]:
+        """A loss that hardly falls, where rates far higher than any so far learn much more; and alike outputs."""
+        losses, rates = self.history.losses, self.steps.rates
+        little = losses.level() > SLOWLY * sum(losses.opening) / max(len(losses.opening), 1)
+        rising = not last and rates.raised(LOOKS[0]) > 1.0
+        if self.named or not (self.try_rates and self.clock.other < TRIALS):
+            return []
+        with self._apart():
+            evidence = self.evidence()
+            if (answer := trials.group_rate(evidence)) is not None:
+                return [Detection(AlarmKind.UPDATE_TOO_LARGE, *answer, topic="groups")]
+            if not little or rising:
+                return []
+            words = trials.slow_rate(evidence) if evidence.faithful and len(evidence.batches) > 3 else ""
+            if words:
+                return [
+                    Detection(
+                        AlarmKind.NOT_LEARNING,
+                        f"The loss falls slowly: it began at {losses.opening[0]:.3g} and is {losses.level():.3g}.",
+                        *trials.too_slow(evidence, words),
+                        topic="slow rate",
+                    )
+                ]
+        return []
 
     def _plateau(self, step: int, *, last: bool = False) -> list[Detection]:
         """Return whether a loss that does not fall has learned anything about the inputs, and if not, why."""
@@ -326,21 +428,33 @@ class Examination:
         with self._apart():
             evidence = self.evidence()
             known = trials.label_information(evidence)
-            if known is None or known > trials.INFORMED:
+            if (known is not None and known > trials.INFORMED) or (
+                known is None and not (last and self._calm())
+            ):
                 return []
             answer = trials.of_symptom(AlarmKind.NOT_LEARNING, evidence)
             if answer.cause or last or step >= LOOKS[1]:
+                what = (
+                    "ends where it began."
+                    if known is None
+                    else f"does not fall, and is {known:.2g} nats higher with labels exchanged: nothing of the inputs "
+                    "is used."
+                )
                 return [
                     Detection(
                         AlarmKind.NOT_LEARNING,
-                        f"The loss does not fall, and is {known:.2g} nats higher with shuffled labels: "
-                        "nothing of the inputs is used.",
+                        f"The loss {what}",
                         answer.cause,
                         answer.advice,
                         could_be=answer.could_be,
                     )
                 ]
         return []
+
+    def _calm(self) -> bool:
+        """Return whether losses are positive, and scatter by less than a fifth: what does not learn is seen."""
+        last = self.history.losses.last(LONG)
+        return len(last) == LONG and float(last.std()) < 0.2
 
     def explain(self, alarm: Alarm) -> Alarm | None:
         """The alarm with its cause, if a test decides it; None if it is withheld."""
@@ -356,7 +470,8 @@ class Examination:
             and not self._gradients_broken()
         ):
             return None  # there is none any more: parameters were frozen
-        if alarm.cause or alarm.kind not in trials.OF_SYMPTOM or not self.alone:
+        asked = alarm.kind in trials.OF_SYMPTOM or alarm.kind is AlarmKind.BAD_BATCH
+        if alarm.cause or not asked or not self.alone:
             return alarm
         with self._apart():
             return self._explained(alarm)
@@ -366,6 +481,8 @@ class Examination:
         evidence = self.evidence()
         if (new := self._new_data(alarm, evidence)) is not None:
             return new
+        if alarm.kind is AlarmKind.BAD_BATCH:
+            return alarm
         answer, losses = trials.of_symptom(alarm.kind, evidence), self.history.losses
         recovers = answer.tried and alarm.step < LOOKS[0] and losses.level() < RECOVERED * evidence.least
         if alarm.kind in STATES and (not answer.cause or recovers) and not self._gone(alarm):
@@ -385,40 +502,44 @@ class Examination:
         )
 
     def _new_data(self, alarm: Alarm, evidence: Evidence) -> Alarm | None:
-        """The alarm with the data as its cause, if an earlier batch tells it from the last one."""
-        if alarm.kind not in OF_DATA + STATES or evidence.earlier is None:
+        """The alarm with the data as its cause, if weights from before tell the batches since from those before."""
+        if alarm.kind not in (*OF_DATA, *STATES, AlarmKind.BAD_BATCH):
             return None
-        before, now = (
-            replace(evidence, batches=[b]).size() for b in (evidence.earlier, evidence.batches[-1])
-        )
-        if alarm.kind in OF_DATA and now * SHRUNK <= before:
+        single = alarm.kind is AlarmKind.BAD_BATCH
+        at = alarm.step if single else self.history.losses.broke_at()
+        single = single and self.profiles.changed(at, later=True) is None
+        if evidence.earlier is not None and alarm.kind in OF_DATA:
+            before, now = (
+                replace(evidence, batches=[b]).size() for b in (evidence.earlier, evidence.batches[-1])
+            )
+            if now * SHRUNK <= before:
+                return replace(
+                    alarm,
+                    cause=f"batches have become smaller: the last one has {now} labels, an earlier one {before}, so "
+                    "that the gradient is noisier at the same learning rate",
+                    advice="Look at the sampler and at what filters, or lower the rate with the batch size.",
+                )
+        found = trials.of_data(evidence, at, alone=single) if at >= 0 else None
+        if found is None:
+            return None
+        if single:
             return replace(
                 alarm,
-                cause=f"batches have become smaller: the last one has {now} labels, an earlier one {before}, so that "
-                "the gradient is noisier at the same learning rate",
-                advice="Look at the sampler and at what filters, or lower the rate with the batch size.",
+                cause=f"an outlier among the batches: {found.what}" if found.what else "",
+                advice="Look at the batch in the dossier; clip the gradient, or leave such batches out.",
             )
-        both = trials.earlier_batch(evidence)
-        if both is None:
-            return None
-        # steps on new data spoil what was known of the old, but not at once
-        known = both[0] < KNOWN * evidence.least and both[1] > 1.5 * both[0]
-        same = alarm.kind in OF_DATA and _of_data(both, self.history.losses.before_rise())
-        if not (same or (known and (alarm.kind in STATES or both[1] > evidence.least))):
-            return None
-        words = f"an earlier batch has a loss of {both[0]:.3g} with these weights, the last one {both[1]:.3g}"
-        if alarm.kind in OF_DATA and both[1] < evidence.least:
+        if found.meant:
             return replace(
                 alarm,
                 kind=AlarmKind.BAD_BATCH,
-                cause=f"{CURRICULUM}: {words}",
+                cause=f"{CURRICULUM}: {found.cause}",
                 advice="Nothing, if the data was meant to change (a curriculum, a new source).",
             )
         return replace(
             alarm,
-            cause=f"the data or the labels are others than the network has learned (noise, another tokenizer, inputs "
-            f"and labels out of step): {words}, where knowing nothing would give {evidence.least:.3g}",
-            advice="Look at the batches from that step on: the shard, the tokenizer, the pairing of inputs and labels.",
+            cause=found.cause,
+            advice="Look at the batches from that step on: the shard, the tokenizer, units and normalization, padding, "
+            "how labels are numbered and paired with inputs.",
         )
 
     def _gone(self, alarm: Alarm) -> bool:
@@ -463,11 +584,6 @@ class Examination:
         lately = sorted(math.exp(min(x, 300.0)) for x in losses[-3:]) or [math.nan]
         middle = lately[len(lately) // 2]
         return [alarm for _, limit, alarm in due if not middle > limit]
-
-
-def _of_data(both: tuple[float, float], usual: float) -> bool:
-    """Return whether an earlier batch still has its usual loss, and the last one has another."""
-    return math.isfinite(usual) and both[0] < 1.1 * usual + 0.02 and both[1] > 1.15 * both[0]
 
 
 def _next(kind: AlarmKind, could_be: Sequence[str], ruled_out: Sequence[str]) -> str:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -27,6 +27,7 @@ from edgewise.monitor.loss_detectors import Detection
 from edgewise.monitor.series import History
 
 RATE_STEPS = 10  # steps with a rate of 0: a warm-up begins with one, a restart touches it
+GONE, QUARTER = 0.02, 0.25  # of the largest rate, which are the end of a schedule, and a part of the way back
 FADED, FALLEN = 30, 1e-3  # steps for which the rate is below so much of its largest
 REMEMBERED = 120  # steps whose rates are remembered
 SAME = 20  # losses that are the same number: a batch of its own changes the seventh digit
@@ -41,9 +42,16 @@ REACHES = -28.0  # nats of the squared gradient from the last block to the first
 LARGE = 0.1  # of the parameters that train: what is smaller may be unused on purpose
 GUARDED = 16  # parameters of which an entry is remembered from step to step
 MOMENTS = ("exp_avg", "exp_avg_sq", "momentum_buffer", "square_avg")
+FOLLOWED, ENTRIES = 8, 256  # matrices, and entries of each, that are followed from step to step
+TAKEN, OPPOSITE, APART_FROM = (
+    0.5,
+    0.7,
+    3.0,
+)  # of a step is taken back; the cosine with it; and other changes, in steps
 FEW_STATES = 3  # parameters of whose moments an entry is remembered
 NEVER = 40  # backward passes without a step, and twenty times the usual, after which steps have stopped
 OFTEN = 5  # steps for each change of the weights between them: more often it is meant (a bound, a norm)
+IDLE_AUDITS = 6  # audited rows in which one expert has everything
 FROZEN = 0.5  # of what trained does not any more
 ONE_HOT, OF_BLOCKS = 0.5, 0.75  # of the rows, in so many of the blocks
 
@@ -57,6 +65,10 @@ class RateSeries:
     """The largest learning rate of every step: where it was raised, and how far it has fallen."""
 
     def __init__(self) -> None:
+        self._top = self._bottom = self._low = (
+            0  # the last steps at which the rate was largest, and next to nothing
+        )
+        self.returned = False  # whether it climbs again as slowly as it fell
         self.steps = self.low = 0  # steps in all, and in a row at which it was far below its largest
         self.most = self.now = 0.0
         self.recent: deque[float] = deque(maxlen=REMEMBERED)
@@ -65,6 +77,14 @@ class RateSeries:
         """Take in the rate of a step."""
         if not math.isfinite(rate):
             return
+        if rate < GONE * self.most:
+            self._bottom = self._low = self.steps
+        if rate >= self.most:
+            self._top = self.steps
+        if rate < QUARTER * self.most:
+            self._low = self.steps
+        fell, climbed = self._bottom - self._top, self._low - self._bottom
+        self.returned = fell > 0 and climbed > max(OFTEN, fell / 8) and rate > QUARTER * self.most
         self.steps, self.now, self.most = self.steps + 1, rate, max(self.most, rate)
         self.low = self.low + 1 if 0 < rate < FALLEN * self.most else 0
         self.recent.append(rate)
@@ -103,6 +123,16 @@ class StepFacts:
                 "(a schedule that is too short, or stepped too often)",
                 "Make the schedule as long as the training, and step it as often as it counts.",
             )
+        if self.rates.returned:
+            yield Detection(
+                AlarmKind.MISTAKE,
+                f"The learning rate had fallen below a fiftieth of its largest, and has climbed back to "
+                f"{self.rates.now:.2g} as slowly.",
+                "the schedule of the learning rate is shorter than the training: after its end the rate rises again "
+                "(a cosine that is stepped beyond its T_max)",
+                "Make the schedule as long as the training, or restart it at once if cycles are meant.",
+                topic="schedule returns",
+            )
         if self.still == RATE_STEPS:
             yield Detection(
                 AlarmKind.RATE_ZERO,
@@ -136,6 +166,7 @@ class GradientProbe(ModelHook):
         self.handles: list[Any] = []
         self.seen: deque[str] = deque(maxlen=AGREE)
         self.scale = math.nan  # of the gradient that is used, over that of the backward passes
+        self.scales: deque[float] = deque(maxlen=AGREE)
         self._fresh: Tensor | None = None
         self._left: Tensor | None = None
         self._known = False  # whether what was left of the step before is known
@@ -170,6 +201,7 @@ class GradientProbe(ModelHook):
         if used is None or not bool(used.any()):
             return "cleared"
         self.scale = float(used.norm() / fresh.norm())
+        self.scales.append(self.scale)
         if _cosine(used, fresh) > PARALLEL:
             return "fresh"
         if left is not None and bool(left.any()) and _cosine(used, fresh) < APART:
@@ -178,6 +210,13 @@ class GradientProbe(ModelHook):
             if _cosine(used, left) > PARALLEL:
                 return "old"
         return "changed" if _cosine(used, fresh) < CHANGED else "unknown"
+
+    @property
+    def divided(self) -> float:
+        """Return the number that gradients are multiplied by before each step, 1 if it changes as clipping does."""
+        known = list(self.scales)
+        same = len(known) == AGREE and all(abs(s - known[0]) < 1e-3 * known[0] for s in known)
+        return known[0] if same else 1.0
 
     def detection(self) -> Detection | None:
         """What the last rows agree on, if it is wrong."""
@@ -239,6 +278,11 @@ class ParameterAudit:
         self._before: list[tuple[str, nn.Parameter, Tensor, Tensor]] = []
         self._told: set[str] = set()
         self._frozen: Detection | None = None
+        self._reached: set[str] = set()  # that have had a gradient
+        self._lately: dict[str, deque[str]] = {}
+        self._alike = _siblings(
+            model
+        )  # of each parameter of an entry of a list: the same one of its like entries
 
     def _of_frozen(self, names: list[str], step: int) -> Detection | None:
         """Most of what trained does not any more, and nothing else has taken its place."""
@@ -294,6 +338,9 @@ class ParameterAudit:
     def _note(self, states: dict[str, str]) -> None:
         for name, state in states.items():
             self.seen.setdefault(name, deque(maxlen=AGREE)).append(state)
+            self._lately.setdefault(name, deque(maxlen=IDLE_AUDITS)).append(state)
+            if state in ("moves", "still"):
+                self._reached.add(name)
 
     def held(self, optimizers: Sequence[Optimizer]) -> list[nn.Parameter]:
         """The parameters that train, if the optimizers have all of them."""
@@ -322,8 +369,44 @@ class ParameterAudit:
         found = self._about(outside, sizes, _outside, 0.0) or self._about(
             [name for name in stuck if name not in outside], sizes, _still, LARGE
         )
-        return found or self._about(
-            [n for n, s in agreed.items() if s in ("none", "zero")], sizes, _unreached, LARGE
+        unreached = [n for n, s in agreed.items() if s in ("none", "zero")]
+        skipped = {n for n in unreached if self._by_turns(n, set(unreached))}
+        return (
+            found
+            or self._about([n for n in unreached if n not in skipped], sizes, _unreached, LARGE)
+            or self._unbalanced()
+        )
+
+    def _by_turns(self, name: str, unreached: set[str]) -> bool:
+        """Return whether a parameter had a gradient before, or is of an expert or a layer whose like has one now."""
+        return name in self._reached or any(
+            other not in unreached and other in self.seen for other in self._alike.get(name, ())
+        )
+
+    def _unbalanced(self) -> Detection | None:
+        """All of three or more experts but one without a gradient, in the last audits."""
+        idle, groups = [], 0
+        for name, others in self._alike.items():
+            every = (name, *others)
+            known = [self._lately.get(n, ()) for n in every]
+            if len(every) < 3 or min(map(len, known)) < IDLE_AUDITS:
+                continue
+            used = ["moves" in states or "still" in states for states in known]
+            groups += 1
+            if sum(used) == 1 and not used[0]:
+                idle.append(name)
+        if not idle or not groups:
+            return None
+        return self._once(
+            "unbalanced",
+            Detection(
+                AlarmKind.PARAMETERS_STILL,
+                f"In the last {IDLE_AUDITS} audited rows one expert has had all gradients, and the others none "
+                f"({_listed(idle)} and its siblings).",
+                "the router gives everything to one expert, and the others are unused: routing is not balanced",
+                "Look at the sign and the weight of the balance loss, and at how the router begins.",
+                module=idle[0].rpartition(".")[0],
+            ),
         )
 
     def _about(self, names: list[str], sizes: dict[str, int], words: Any, least: float) -> Detection | None:
@@ -345,6 +428,21 @@ class ParameterAudit:
             return None
         self._told.add(key)
         return detection
+
+
+def _siblings(model: nn.Module) -> dict[str, tuple[str, ...]]:
+    """Parameters of the entries of a list of modules inside of blocks, each with the same one of the other entries."""
+    names = {name for name, _ in model.named_parameters()}
+    found: dict[str, tuple[str, ...]] = {}
+    for place, module in model.named_modules():
+        if not isinstance(module, nn.ModuleList) or len(module) < 2 or len({type(m) for m in module}) > 1:
+            continue
+        for name in (n for n in names if n.startswith(f"{place}.")):
+            entry, _, rest = name.removeprefix(f"{place}.").partition(".")
+            others = [f"{place}.{k}.{rest}" for k in range(len(module)) if str(k) != entry]
+            if all(o in names for o in others):
+                found[name] = tuple(others)  # of the innermost list, which comes last
+    return found
 
 
 def _no_gradient(backwards: int) -> Detection:
@@ -516,6 +614,8 @@ class Custody:
         self._steps = self._changes = 0
         self.changed = -1  # the last step before which they did not
         self.what = ""  # of them changed then
+        self._sizes: list[float] = []  # of the second moments, as a sampled step ended
+        self.replaced = ""  # how they have changed since, and not by a step
         self.often = 0  # times that the loss rose with it, in a row
 
     def _state(self, optimizer: Optimizer) -> list[tuple[int, int]]:
@@ -524,8 +624,14 @@ class Custody:
         moments = [s[name] for s in states for name in MOMENTS if isinstance(s.get(name), Tensor)]
         return [(id(moment), moment._version) for moment in moments]
 
-    def leave(self, optimizer: Optimizer) -> None:
+    def _moments(self, optimizer: Optimizer) -> list[float]:
+        states = [optimizer.state.get(p) or {} for p in self._chosen[:FEW_STATES]]
+        return [float(s["exp_avg_sq"].norm()) for s in states if isinstance(s.get("exp_avg_sq"), Tensor)]
+
+    def leave(self, optimizer: Optimizer, *, sampled: bool = False) -> None:
         """A step has ended."""
+        if sampled:
+            self._sizes = self._moments(optimizer)
         self._left = (torch.cat(self._entries), self._state(optimizer)) if self._entries else None
         self._stepped = optimizer
         self._steps += 1
@@ -540,13 +646,105 @@ class Custody:
             self._changes += 1
         elif optimizer is self._stepped and left[1] and left[1] != self._state(optimizer):
             self.changed, self.what = step, "the optimizer's state"
+            now = self._moments(optimizer)
+            if len(now) == len(self._sizes):
+                far = [b / a for a, b in zip(self._sizes, now, strict=True) if a > 0 and not 0.2 < b / a < 5]
+                self.replaced = f"second moments are {far[0]:.2g} times what they were" if far else ""
 
     def costs(self, step: int, rise: float, restless: bool) -> bool:
         """Return whether the loss jumped as weights changed, or rose at each of the last three times."""
         if self.changed != step or self._changes * OFTEN > self._steps + OFTEN:
             return False
         self.often = self.often + 1 if rise > 1.0 else 0
-        return restless or self.often >= AGREE
+        return restless or self.often >= AGREE or bool(self.replaced)
+
+
+class Aftermath:
+    """What becomes of a step until the next one begins, at some entries of a few matrices: nothing may.
+
+    A little may be taken back on purpose (a bound, a norm), but not most of the step, and not by another rate.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        known = [
+            p
+            for p in model.parameters()
+            if p.is_floating_point() and not hasattr(p, "to_local") and p.dim() > 1
+        ]
+        known = [p for p in known if p.requires_grad and p.device.type == "cpu" and p.numel()]
+        self._chosen = known[:: len(known) // FOLLOWED + 1]
+        self._before: Tensor | None = None
+        self._after: Tensor | None = None
+        self.seen: deque[tuple[str, float]] = deque(maxlen=AGREE)
+
+    def _values(self) -> Tensor:
+        return torch.cat([p.detach().reshape(-1)[:ENTRIES].double() for p in self._chosen])
+
+    def begin(self) -> None:
+        """A sampled step begins."""
+        self._before = self._values() if self._chosen else None
+
+    def end(self) -> None:
+        """It has ended."""
+        self._after = None if self._before is None else self._values()
+
+    def next(self) -> Detection | None:
+        """The step after it begins."""
+        before, after, self._before, self._after = self._before, self._after, None, None
+        if before is None or after is None:
+            return None
+        now = self._values()
+        step, change = after - before, now - after
+        own, other = float(step.norm()), float(change.norm())
+        if not (own > 0 and other > TAKEN * own and math.isfinite(other)):
+            self.seen.append(("", 0.0))
+            return None
+        back = -float(change @ step) / own**2
+        if float(change @ step) < -OPPOSITE * own * other:
+            halves = [d for d in (torch.bfloat16, torch.float16) if bool((now.to(d).double() == now).all())]
+            full = all(p.dtype.itemsize > 2 for p in self._chosen)
+            self.seen.append((f"rounded {halves[0]}" if halves and full else "undone", back))
+        elif other > APART_FROM * own and float(change @ after) < -0.99 * other * float(after.norm()):
+            self.seen.append(("shrunk", other / float(after.norm())))
+        else:
+            self.seen.append(("", 0.0))
+        kinds = {kind for kind, _ in self.seen}
+        if len(self.seen) < AGREE or len(kinds) > 1 or kinds == {""}:
+            return None
+        return _aftermath(*self.seen[-1])
+
+
+def _aftermath(kind: str, size: float) -> Detection:
+    rows = f"in each of the last {AGREE} sampled steps"
+    if kind == "shrunk":
+        return Detection(
+            AlarmKind.MISTAKE,
+            f"Between a step and the next one weights shrink by {size:.2%} of themselves, far more than a step moves "
+            f"them ({rows}).",
+            "weights decay outside of the optimizer, and far faster than they learn: they are multiplied by a number "
+            "below 1 after each step, which is not multiplied by the learning rate",
+            "Leave decay to the optimizer (AdamW's weight_decay), or multiply it by the rate.",
+            topic="decay",
+        )
+    if kind.startswith("rounded"):
+        which = kind.removeprefix("rounded torch.")
+        return Detection(
+            AlarmKind.UPDATE_ROUNDED_AWAY,
+            f"{size:.0%} of what a step does is gone when the next one begins; weights are numbers of {which} "
+            f"({rows}).",
+            f"weights are rounded to {which} (half precision) after each step, and steps of this size are lost",
+            "Keep the weights in float32, and round only what is computed with (autocast).",
+            topic="rounded",
+        )
+    return Detection(
+        AlarmKind.MISTAKE,
+        f"{size:.0%} of what a step does to the weights is undone when the next one begins ({rows}).",
+        "weights are changed between steps, and not by the optimizer, so that most of each update is lost: "
+        "they are overwritten with an average, an earlier copy or a masked one",
+        "Look for what writes to parameters after optimizer.step(): copy_ of an average (EMA), load_state_dict, a "
+        "mask; keep averages in a model of their own.",
+        topic="undone",
+    )
 
 
 class BackwardFacts:
@@ -559,6 +757,7 @@ class BackwardFacts:
         self.broken = 0.0  # where a backward pass began though the loss is finite, if that is not
         # of what backward() begins at over the criterion's loss
         self.factors: deque[float] = deque(maxlen=AGREE)
+        self._weights: dict[str, deque[float]] = {}  # of what may be added to the loss
         self._told = False
 
     def begins(self) -> Detection | None:
@@ -585,12 +784,31 @@ class BackwardFacts:
             self.passes.append(self.since)
         self.since = 0
 
-    def see(self, value: float, loss: float) -> None:
-        """Take in a backward pass that begins at a value, where the loss is known."""
+    def see(self, value: float, loss: float, terms: Mapping[str, float] | None = None) -> None:
+        """Take in a backward pass that begins at a value, where the loss is known, and what may be added to it."""
         if math.isfinite(loss) and not math.isfinite(value):
             self.broken = value
         if math.isfinite(value) and math.isfinite(loss) and abs(loss) > 1e-6:
             self.factors.append(value / loss)
+            for name, term in (terms or {}).items():
+                weights = self._weights.setdefault(name, deque(maxlen=AGREE))
+                weights.append((value - loss) / term if abs(term) > 1e-9 else math.nan)
+
+    @property
+    def extra(self) -> tuple[str, float]:
+        """Return what is added to the loss with a constant weight, if it is one of the known terms, and the weight."""
+        for name, weights in self._weights.items():
+            first = weights[0]
+            same = len(weights) == AGREE and all(abs(w - first) < 2e-3 * abs(first) for w in weights)
+            if same and abs(first) > 1e-6 and self.factor == 1.0 and abs(self.factors[-1] - 1) > 1e-4:
+                return name, first
+        return "", 0.0
+
+    @property
+    def faithful(self) -> bool:
+        """Return whether backward() begins at the known loss, or at a constant multiple of it."""
+        known = list(self.factors)
+        return len(known) < AGREE or all(abs(f - known[0]) < 0.1 * abs(known[0]) for f in known)
 
     @property
     def factor(self) -> float:

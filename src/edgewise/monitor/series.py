@@ -122,6 +122,17 @@ class Losses:
         before = self.last(LONG)[:-6]
         return float(np.exp(np.median(before))) if len(before) else math.inf
 
+    def broke_at(self) -> int:
+        """Return the step from which on the last losses are most clearly above those before; -1 if there is none."""
+        logs = np.nan_to_num(self.last(LONG), posinf=LARGEST)
+        if len(logs) < 2 * FEWEST:
+            return -1
+        k = np.arange(FEWEST // 2, len(logs) - 1)
+        sums = np.cumsum(logs)
+        rise = (sums[-1] - sums[k - 1]) / (len(logs) - k) - sums[k - 1] / k
+        best = int(np.argmax(np.sqrt(k * (len(logs) - k)) * rise))
+        return self.steps[int(k[best])] if rise[best] > 0 else -1
+
     def risen(self) -> float:
         """How far the mean of the last 20 is above the lowest, over the first loss; 0 where that may be chance."""
         if self._seen <= 2 * FEWEST:

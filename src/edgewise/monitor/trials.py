@@ -16,15 +16,23 @@ from edgewise.models.inputs import tensors
 from edgewise.models.state import preserved
 from edgewise.monitor.alarm import AlarmKind
 from edgewise.monitor.capture import Call
-from edgewise.monitor.cause_evidence import IGNORED, Evidence, Start, from_start
+from edgewise.monitor.cause_evidence import IGNORED, Batch, Evidence, Start, from_start, output_of
 from edgewise.monitor.differential import agreement, aligned, looks_causal, mistakes
 
 INFORMED = 0.02  # nats between true and shuffled labels: less is nothing learned about the inputs
 TRIAL_STEPS, TRIAL_SECONDS = 8, 10.0
+FAR, LEARNS, TIMES = (
+    (30.0, 100.0),
+    0.04,
+    4.0,
+)  # rates, the share of the loss that they take away, and of the own one's
 SHUFFLES = 2  # of the labels of each batch
+KNOWN_BATCHES = 4  # before and after a step, whose losses say whether the data changed
 # factor of the learning rate within so many steps that explains what came with it
 RAISED, RAISED_WITHIN = (2.0, 120)
 LOWER = "Lower the learning rate tenfold, or warm up."
+GROUPS_APART = 8.0  # times the next lower rate of a group, from which it is tried with that one
+CLIPPED_SMALL = 0.2  # of the gradient that arrived is used
 MULTIPLIED = 50.0  # times the loss, beyond which a plain gradient step is another one
 OF_STEPS = ("momentum", "decay", "groups", "rate scale", "gradient at the step")  # facts of `check`
 OF_STATES = ("frozen and fresh", "update ratio", "order not seen", "collapse", "weight scale", "schedule")
@@ -90,7 +98,7 @@ def of_symptom(kind: AlarmKind, e: Evidence) -> Answer:
             f"{e.rates.raised(RAISED_WITHIN):.3g} times what it was before, and the network left its past with it",
             "Go back to the rate before it was raised, or raise it more slowly.",
         )
-    if e.trials and "rate" in rivals:
+    if e.trials and "rate" in rivals and e.faithful:
         verdict, sentence = rate_trial(e)
         if verdict in ("rate", "slow") and verdict in rivals:
             words = "high" if verdict == "rate" else "low"
@@ -170,7 +178,7 @@ def diverged(e: Evidence) -> Answer:
     known = _known(e, static=False) or _multiplied(e) or _accumulated(e)
     if known is not None:
         return known
-    if e.trials and (words := _diverges(e)):
+    if e.trials and e.faithful and (words := _diverges(e)):
         return Answer(f"the learning rate is too high: {words}", LOWER)
     return Answer()
 
@@ -232,6 +240,76 @@ def rate_trial(e: Evidence) -> tuple[str, str]:
     return ("neither", words) if fine else ("", words)
 
 
+def slow_rate(e: Evidence) -> str:
+    """Say so if thirty and a hundred times the largest rate so far learn several times as much, from here on."""
+    if not (e.rates.now > 0 and len(e.optimizers) == 1):
+        return ""
+    most = e.rates.most / e.rates.now
+    tried = []
+    for factor in (1.0, *FAR):
+        trial = _trained(e, most * factor)
+        if trial is None or not math.isfinite(trial.others_before):
+            return ""
+        gain = (trial.others_before - trial.others_after) / abs(trial.others_before)
+        tried.append((trial, gain if math.isfinite(gain) else -math.inf))
+        if len(tried) > 1 and gain < LEARNS:
+            return ""
+    if tried[0][1] > min(gain for _, gain in tried[1:]) / TIMES:
+        return ""
+    ends = ", ".join(
+        f"at {f:.0f} times the rate to {t.others_after:.3g}" for f, (t, _) in zip(FAR, tried[1:], strict=True)
+    )
+    return (
+        f"{TRIAL_STEPS} steps take the loss of other batches from {tried[0][0].others_before:.3g} to "
+        f"{tried[0][0].others_after:.3g}, {ends}"
+    )
+
+
+def group_rate(e: Evidence) -> tuple[str, str, str] | None:
+    """Sentence, cause and advice if one group has a far higher rate than the others, and learns worse with it."""
+    groups = e.optimizers[0].param_groups if len(e.optimizers) == 1 else []
+    rates = sorted((g["lr"], sum(p.numel() for p in g["params"])) for g in groups if g["params"])
+    if len(rates) < 2 or not (e.trials and e.faithful):
+        return None
+    usual = rates[-2][0]
+    if not rates[-1][0] > GROUPS_APART * usual > 0:
+        return None
+    start = None if e.learned else e.start
+    own, equal = _trained(e, 1.0, start), _trained(e, 1.0, start, most=usual)
+    if (
+        own is None
+        or equal is None
+        or not equal.others_after < own.others_after - 0.05 * abs(own.others_before)
+    ):
+        return None
+    outlier = max(groups, key=lambda g: g["lr"])
+    members = {id(p) for p in outlier["params"]}
+    names = [name for name, p in e.model.named_parameters() if id(p) in members]
+    ratio = rates[-1][0] / usual
+    return (
+        f"{TRIAL_STEPS} steps at the rates of the groups take the loss of other batches from {own.others_before:.3g} "
+        f"to {own.others_after:.3g}, with one rate for all to {equal.others_after:.3g}.",
+        f"the learning rate of one group is too high, {ratio:.3g} times that of the others: the rate of "
+        f"{', '.join(names[:3])}{' and others' if len(names) > 3 else ''}",
+        "Give that group the rate of the others.",
+    )
+
+
+def too_slow(e: Evidence, words: str) -> tuple[str, str]:
+    """Cause and advice where far higher rates learn far more: what makes steps small, if it is known."""
+    if _plain(e) and e.gradient_scale * max(e.loss_factor, 1.0) < CLIPPED_SMALL:
+        return (
+            f"gradients are too small when the optimizer steps: they are {e.gradient_scale:.2g} times what arrived "
+            f"(clipped before unscaling, or divided too often after accumulation), and steps of this optimizer are in "
+            f"proportion to them, as if the learning rate were too low: {words}",
+            "Divide by the scale before clipping, divide by the number of micro-batches once, or raise the rate.",
+        )
+    return (
+        f"the learning rate is too low: {words}",
+        "Raise the learning rate tenfold, or find it with edgewise rate.",
+    )
+
+
 def _diverges(e: Evidence) -> str:
     """Say how the untrained network is thrown off at the rate and learns at a tenth or a hundredth of it, if it is."""
     if e.start is None or e.learned:  # a run that has learned was not thrown off
@@ -246,17 +324,18 @@ def _diverges(e: Evidence) -> str:
     return ""
 
 
-def _trained(e: Evidence, factor: float, start: Start | None = None) -> Trial | None:
+def _trained(e: Evidence, factor: float, start: Start | None = None, most: float = math.inf) -> Trial | None:
     """Train for a few steps on the last two batches, at so many times the rate; None if the loss is not known."""
     batches, others = list(e.batches)[-2:], list(e.batches)[:-2]
     if e.passes > 1:  # each is a part of what a step is made of
         batches, others = list(e.batches), []
+    others += [batch for _, batch in list(e.dated)[:-4][-4:]]
     if len(e.optimizers) != 1 or not batches:
         return None
     optimizer = e.optimizers[0]
     with from_start(e, start), torch.enable_grad():
         for group in optimizer.param_groups:
-            group["lr"] = group["lr"] * factor
+            group["lr"] = min(group["lr"] * factor, most)
         before, others_before = _mean_loss(e, batches), _mean_loss(e, others)
         if before is None:
             return None
@@ -295,9 +374,10 @@ def _mean_loss(e: Evidence, batches: Sequence[tuple[Call, Call | None]]) -> floa
 
 
 def label_information(e: Evidence) -> float | None:
-    """Nats by which the loss rises when the labels are shuffled among tokens: 0 if nothing of the inputs is used.
+    """Nats by which the loss rises when the labels of sequences are exchanged: 0 if nothing of the inputs is used.
 
-    The mean over the batches at hand, less twice its error.
+    Labels keep their place in the sequence, since what is frequent there is known without inputs. The mean over the
+    batches at hand, less twice its error.
     """
     if not e.batches or e.labels() is None:
         return None
@@ -309,9 +389,10 @@ def label_information(e: Evidence) -> float | None:
             if labels is None:
                 return None
             true = e.loss(e.model, (call, seen))
+            rows = _sequences(call, labels)
             for seed in range(SHUFFLES):
-                order = torch.randperm(labels.numel(), generator=torch.Generator().manual_seed(seed))
-                other = labels.flatten()[order.to(labels.device)].view_as(labels)
+                order = torch.randperm(rows, generator=torch.Generator().manual_seed(seed))
+                other = labels.reshape(rows, -1)[order.to(labels.device)].reshape(labels.shape)
                 shuffled = e.loss(e.model, (_put(call, labels, other), _put(seen, labels, other)))
                 if true is None or shuffled is None:
                     return None
@@ -319,6 +400,13 @@ def label_information(e: Evidence) -> float | None:
     mean = sum(rises) / len(rises)
     error = math.sqrt(sum((rise - mean) ** 2 for rise in rises) / len(rises) / len(e.batches))
     return mean - 2 * error if mean > 0 else mean
+
+
+def _sequences(call: Call, labels: Tensor) -> int:
+    """Return the number of sequences of the inputs, if labels come in as many equal parts; else that of the labels."""
+    first = next((t for t in tensors([*call[0], *call[1].values()]) if t.dim()), None)
+    rows = 0 if first is None else len(first)
+    return rows if rows > 3 and labels.numel() % rows == 0 else labels.numel()
 
 
 C = TypeVar("C", Call, Call | None)
@@ -334,16 +422,94 @@ def _put(call: C, labels: Tensor, other: Tensor) -> C:
     )
 
 
-def earlier_batch(e: Evidence) -> tuple[float, float] | None:
-    """The losses of an earlier batch and of the newest with the weights of now, in evaluation mode."""
-    if e.earlier is None or not e.batches:
+@dataclass(frozen=True)
+class NewData:
+    """Data that the weights of before do not know: mean losses of the batches before and after a step."""
+
+    at: int
+    old: float
+    new: float
+    what: str  # of the data, if it is known
+    meant: bool  # a curriculum, or a source that is known in part
+
+    @property
+    def cause(self) -> str:
+        """Return the sentence."""
+        return (
+            f"the data changed at step {self.at}: {self.what or 'inputs or labels are others than were learned'} (with "
+            f"the weights from before it, the batches since have a loss of {self.new:.3g}, those before {self.old:.3g})"
+        )
+
+
+def of_data(e: Evidence, at: int, *, alone: bool = False) -> NewData | None:
+    """Return what is new about the batches from a step on, if the weights from before it tell them from those before.
+
+    alone: only the batch of that step
+    """
+    start = next((weights for step, weights in reversed(e.snapshots) if step <= at), None)
+    old = [batch for step, batch in e.dated if step < at][-KNOWN_BATCHES:]
+    new = [batch for step, batch in e.dated if step == at or (step > at and not alone)][:KNOWN_BATCHES]
+    if start is None or len(old) < 2 or not new:
         return None
-    with preserved(e.model, gradients=False):
-        old, new = e.loss(e.model, e.earlier), e.loss(e.model, e.batches[-1])
-    return None if old is None or new is None else (float(old), float(new))
+    with from_start(e, start), preserved(e.model, gradients=False):
+        before, after = ([e.loss(e.model, batch) for batch in each] for each in (old, new))
+        known = [[float(x) for x in each if x is not None] for each in (before, after)]
+        if any(x is None for x in (*before, *after)):
+            return None
+        (a, b), spread = (sum(x) / len(x) for x in known), max(known[0]) - min(known[0])
+        if not (b > 1.15 * a + 0.02 and b > max(known[0]) and b - a > spread):
+            return None
+        renamed = _renumbered(e, old, new)
+    change = e.profiles.changed(at, alone=alone)
+    what = renamed or (change.what if change is not None else "")
+    worse = b > e.least or bool(renamed) or (change is not None and change.constant)
+    return NewData(at, a, b, what, (change is not None and change.meant) or not worse)
 
 
-def first_not_finite(e: Evidence, batch: tuple[Call, Call | None] | None) -> tuple[str, str]:
+def _renumbered(e: Evidence, old: Sequence[Batch], new: Sequence[Batch]) -> str:
+    """Say so if predictions fit the labels as before once these are given other numbers."""
+    before, after = _answers(e, old), _answers(e, new)
+    if before is None or after is None:
+        return ""
+    right = [float((guess == label).float().mean()) for guess, label in (before, after)]
+    guess, label = after
+    renamed = 0
+    moved: list[tuple[int, int]] = []
+    for value in guess.unique().tolist():
+        common, count = label[guess == value].unique(return_counts=True)
+        renamed += int(count.max())
+        if int(common[count.argmax()]) != value:
+            moved.append((value, int(common[count.argmax()])))
+    share = renamed / max(len(guess), 1)
+    targets = {b for _, b in moved}
+    if not (len(targets) > 1 and right[0] > right[1] + 0.25 and share > max(0.8 * right[0], right[1] + 0.25)):
+        return ""
+    words = ", ".join(f"{a} is now {b}" for a, b in moved[:3])
+    return f"the labels have changed their numbers: what was {words}"
+
+
+def _answers(e: Evidence, batches: Sequence[Batch]) -> tuple[Tensor, Tensor] | None:
+    """(predicted classes, labels) of all counted labels."""
+    guesses, labels = [], []
+    for batch in batches:
+        one = replace(e, batches=[batch])
+        label, seen = one.counted(), one.prediction
+        output = output_of(e.model(*batch[0][0], **batch[0][1]))
+        if label is None or seen is None or output is None or seen.dim() < 2:
+            return None
+        if e.path is None and output.numel() != seen.numel():
+            return None
+        given = output.reshape(seen.shape) if e.path is None else e.path(output.float(), seen.shape)
+        guess = given.argmax(1).flatten()
+        if guess.numel() != label.numel():
+            return None
+        kept = label.flatten() != IGNORED
+        guesses.append(guess[kept])
+        labels.append(label.flatten()[kept])
+    return torch.cat(guesses), torch.cat(labels)
+
+
+def first_not_finite(e: Evidence, batch: Batch | None, *, labels: bool = True) -> tuple[str, str]:
     """(module, sentence): the first place of a pass that is not finite, over the whole batch."""
     names = [
         n
@@ -371,14 +537,16 @@ def first_not_finite(e: Evidence, batch: tuple[Call, Call | None] | None) -> tup
         output = e.model(*inputs, **named)
     if place:
         return place[0]
+    if not labels:
+        return "", ""
     first = next((t for t in tensors(output) if t.is_floating_point()), None)
     if first is not None and first.numel() > 1 and _broken(first, masks=True):
         return (
             "",
             "the output of the model is not finite, though those of all its modules are: look at its last lines",
         )
-    labels = e.labels()
-    if labels is not None and labels.numel() and bool((labels == IGNORED).all()):
+    counted = e.labels()
+    if counted is not None and counted.numel() and bool((counted == IGNORED).all()):
         return "", "every label of the batch is ignored (-100), and the mean over nothing is not a number"
     if seen is not None:
         for value in tensors([list(seen[0])[1:], list(seen[1].values())]):
@@ -416,6 +584,18 @@ def _rows_broken(value: Tensor) -> str:
     return (
         f"in {len(which)} of {len(rows)} rows of the batch (first {which[0]})" if which else "in some entry"
     )
+
+
+def same_outputs(e: Evidence) -> float:
+    """Return how far outputs of different inputs are apart, over the size of outputs; not a number if not known."""
+    if not e.batches or e.start is None:
+        return math.nan
+    with preserved(e.model, gradients=False):
+        output = output_of(e.model(*e.batches[-1][0][0], **e.batches[-1][0][1]))
+    if output is None or output.dim() < 2 or len(output) < 4 or not bool(output.isfinite().all()):
+        return math.nan
+    flat = output.detach().float().flatten(1)
+    return float(flat.std(0).mean() / flat.square().mean().sqrt().clamp_min(1e-30))
 
 
 def unrelated_labels(e: Evidence) -> bool:

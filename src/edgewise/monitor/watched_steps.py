@@ -198,6 +198,7 @@ class WatchedSteps:
             try_rates=options.trials,
             facts=options.facts if not options.first_step else None,
             limit=options.state_limit,
+            every=options.share is None,
             tell=lambda sentence: self._tell("test", sentence),
         )
         self.instrument.handles += self.examination.probe.handles
@@ -265,7 +266,11 @@ class WatchedSteps:
         """The gradients of a step are complete."""
         if self._on_host:
             self.examination.custody.enter(optimizer, self.step)
-        found = [self.examination.idle_step(), self.examination.broken_step(self.step)]
+        found = [
+            self.examination.idle_step(),
+            self.examination.broken_step(self.step),
+            self.examination.aftermath.next(),
+        ]
         self._raise_facts([each for each in found if each is not None], sampled=False)
         if self.switch.on and self.batch.passes and self.batch.last[0] is None:
             self.switch.on = False  # a step without a pass has no row
@@ -293,7 +298,11 @@ class WatchedSteps:
             if self.switch.on or not math.isfinite(value):
                 self.batch.hear(loss)
             own = float(self.instrument.loss) if heard else self.batch.heard()
-            backward.see(value, own)
+            backward.see(
+                value,
+                own,
+                self.batch.terms() if self.switch.on and not heard and audited(self._stored) else None,
+            )
         ours, self._passes = self.batch.passes > self._passes, self.batch.passes
         if ours and self._reported is None and not heard:
             self._note_loss(own if backward.broken and math.isfinite(own) else unscaled(loss))
@@ -311,6 +320,8 @@ class WatchedSteps:
 
     def _before_step(self, optimizer: Optimizer) -> None:
         self.dossiers.before_step(optimizer)
+        if self._stored % 5 == 0 or audited(self._stored):
+            self.examination.aftermath.begin()
         self.examination.before_step(optimizer, self.step, self._stored)
         slow = self._stored % SLOW == 0
         if self.places.depth and not self.instrument.reached:
@@ -360,7 +371,8 @@ class WatchedSteps:
         for alarm in self.examination.released(self.step, list(self.history.losses.logs)):
             self._raise(alarm, sampled=False)
         if self._on_host:
-            self.examination.custody.leave(optimizer)
+            self.examination.custody.leave(optimizer, sampled=self.switch.on)
+            self.examination.aftermath.end()
         self.batch.forget()
         self.step += 1
         self._note_silence(self.budget.steps)
@@ -488,6 +500,7 @@ class WatchedSteps:
             return
         alarm = explained
         self.alarms.append(alarm)
+        self.examination.named |= bool(alarm.cause)
         self.said.say(str(alarm))
         path = self._paths.pop(alarm.step, None)
         if sampled:  # else neither batch nor weights of this step are known

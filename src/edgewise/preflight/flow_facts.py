@@ -274,7 +274,7 @@ def past_not_seen(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
         place = evidence.seen().softmaxes[0].place
         yield warning(
             [place or "model"],
-            "No token sees another: the outputs depend on their own token only.",
+            "No token sees another: the outputs depend on their own token only, not on its context.",
             "attention is there, and the influence of every other token is zero: a mask hides them, or "
             "its output is not used",
             "check the mask (is it inverted, or the identity?) and whether the output of attention is added",
