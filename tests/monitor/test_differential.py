@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -10,10 +11,20 @@ from torch import Tensor, nn
 
 from edgewise.monitor.alarm import AlarmKind
 from edgewise.monitor.batches import Batches
-from edgewise.monitor.cause_evidence import Evidence
+from edgewise.monitor.budget import Clock
+from edgewise.monitor.capture import BatchMemory
+from edgewise.monitor.cause_evidence import Evidence, path_of
 from edgewise.monitor.differential import mistakes, mostly_one_label, shift_of
-from edgewise.monitor.hooks import cross_entropy_of
-from edgewise.monitor.trials import Trial, label_information, of_symptom, rate_trial
+from edgewise.monitor.facts import BackwardFacts
+from edgewise.monitor.hooks import Switch, cross_entropy_of
+from edgewise.monitor.trials import (
+    Trial,
+    group_rate,
+    label_information,
+    of_symptom,
+    rate_trial,
+    slow_rate,
+)
 from tests.monitor.subjects import encoder
 
 
@@ -207,3 +218,75 @@ def test_what_was_ruled_out_is_not_a_rival() -> None:
 def test_an_untrained_network_knows_nothing_about_its_labels() -> None:
     known = label_information(evidence())
     assert known is not None and abs(known) < 0.2
+
+
+def test_what_is_added_to_the_loss_is_found_by_its_constant_weight() -> None:
+    rng = torch.Generator().manual_seed(0)
+    z, y = torch.randn(64, 10, generator=rng), torch.randint(0, 10, (64,), generator=rng)
+    cases = {
+        "smoothing": lambda z: nn.functional.cross_entropy(z, y, label_smoothing=0.9),
+        "the squared logits": lambda z: nn.functional.cross_entropy(z, y) + 10 * z.square().mean(),
+        "": lambda z: nn.functional.cross_entropy(z, y) + 0.01 * z[:, 0].sigmoid().mean(),
+    }
+    for name, loss_of in cases.items():
+        facts = BackwardFacts()
+        for k in range(3):
+            memory = BatchMemory(Switch(Clock(), print))
+            logits = ((1 + k) * z).requires_grad_()
+            memory.last, memory.output = (((z,), {}), None), logits
+            loss = loss_of(logits)
+            memory.hear(loss)
+            facts.see(float(loss), memory.heard(), memory.terms())
+        assert facts.extra[0] == name and facts.faithful == (name == "")
+    e = evidence()
+    e.extra = "smoothing", 0.9
+    assert "label smoothing of 0.9" in causes(e)
+    e.extra = "the squared logits", 10.0
+    assert "penalty" in causes(e)
+    e.extra = "the squared log of their sum (z-loss)", 1e-4
+    assert causes(e) == ""
+
+
+def test_a_reshape_where_a_transpose_was_meant_is_found() -> None:
+    z = torch.randn(4, 7, 5)
+    wrong, right = z.transpose(1, 2).reshape(-1, 5), z.flatten(0, 1)
+    for logs in (False, True):
+        found = [path_of(z, x.log_softmax(-1) if logs else x, logs=logs) for x in (wrong, right, 100 * right)]
+        assert [each.between for each in found if each is not None] == ["reshape", "", "scale"]
+        assert found[2] is not None and math.isclose(found[2].factor, 100, rel_tol=1e-4)
+
+
+def test_far_higher_rates_are_tried_where_little_is_learned() -> None:
+    def slow(rate: float) -> str:
+        e = evidence(rate=rate)
+        e.batches = [*e.batches, *e.batches]
+        e.rates.most = e.rates.now = rate
+        return slow_rate(e)
+
+    assert "at 30 times the rate" in slow(1e-5) and slow(3e-3) == ""
+
+
+def test_one_group_with_a_far_higher_rate_is_tried_with_that_of_the_others() -> None:
+    for ratio in (1.0, 300.0):
+        e = evidence()
+        e.batches = [*e.batches, *e.batches]
+        table, *others = e.model.parameters()
+        groups = [{"params": [table], "lr": ratio * 1e-2}, {"params": others, "lr": 1e-2}]
+        e.optimizers = [torch.optim.AdamW(groups)]
+        found = group_rate(e)
+        assert (found is None) == (ratio == 1.0)
+        assert found is None or ("300 times that of the others" in found[1] and "inner.0.weight" in found[1])
+
+
+def test_a_label_that_stands_in_the_input_is_found() -> None:
+    rng = torch.Generator().manual_seed(0)
+    for inside in (False, True):
+        e = evidence()
+        e.batches, batches = [], []
+        for k in range(8):
+            x, y = torch.randint(0, 40, (16, 12), generator=rng), torch.randint(0, 4, (16,), generator=rng)
+            if inside:
+                x[:, 3] = y + 7
+            batches.append((k, (((x,), {}), ((torch.zeros(16, 4), y), {}))))
+        e.dated = batches
+        assert ("label is in the input" in causes(e)) == inside

@@ -272,3 +272,99 @@ def test_bits_are_those_of_the_unwatched_run() -> None:
             assert handle.error == ""
         ends.append([p.detach().clone() for p in model.parameters()])
     assert all(torch.equal(a, b) for a, b in zip(*ends, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("how", "words"),
+    [
+        ("average", "most of each update is lost"),
+        ("shrink", "decay outside of the optimizer"),
+        ("round", "rounded to bfloat16"),
+        ("bound", ""),
+        ("slow weights", ""),
+        ("masked head", ""),
+    ],
+)
+def test_what_becomes_of_a_step_until_the_next_one(how: str, words: str) -> None:
+    """An average copied back, decay by hand and rounding undo steps; a bound, slow weights and a mask do not."""
+    kept: dict[str, Tensor] = {}
+
+    def after(model: nn.Module, k: int) -> None:
+        with torch.no_grad():
+            for name, p in model.named_parameters():
+                old = kept.setdefault(name, p.detach().clone())
+                if how == "average":
+                    p.copy_(old.lerp_(p, 0.01))
+                elif how == "shrink":
+                    p.mul_(0.9)
+                elif how == "round":
+                    p.copy_(p.bfloat16().float())
+                elif how == "bound":
+                    p.clamp_(-0.3, 0.3)
+                elif how == "slow weights" and k % 5 == 0:
+                    p.copy_(old.lerp_(p, 0.5))
+                elif how == "masked head" and name == "2.weight":
+                    p[:8] = 0.0
+
+    handle = watched(start=after, optimizer=lambda m: torch.optim.Adam(m.parameters(), 1e-4), steps=40)
+    if words:
+        named(handle, words)
+    assert bool(words) == bool(handle.alarms), [(a.cause, a.what) for a in handle.alarms]
+
+
+def test_a_schedule_that_comes_back_is_named_and_restarts_are_not() -> None:
+    def returned(rate: Callable[[int], float]) -> bool:
+        facts = StepFacts()
+        return any(
+            "shorter than the training" in d.cause for k in range(250) for d in facts.see([rate(k)], 1.0)
+        )
+
+    warm: Callable[[int], float] = lambda k: min(1.0, (k + 1) / 20)  # noqa: E731
+    assert returned(lambda k: warm(k) * (0.5 + 0.5 * math.cos(math.pi * k / 62.5)))
+    assert not returned(lambda k: warm(k) * (0.5 + 0.5 * math.cos(math.pi * (k % 75) / 75)))
+    assert not returned(lambda k: min(1.0, (k % 75 + 1) / 8) * (1 - (k % 75) / 75))
+    assert not returned(lambda k: warm(k) * (0.5 + 0.5 * math.cos(math.pi * k / 250)))
+
+
+def test_second_moments_of_others_are_named_and_the_same_ones_loaded_again_are_not() -> None:
+    for factor in (1.0, 100.0):
+        own: list[torch.optim.Optimizer] = []
+
+        def make(model: nn.Module, own: list[torch.optim.Optimizer] = own) -> torch.optim.Optimizer:
+            own.append(torch.optim.Adam(model.parameters(), 1e-3))
+            return own[0]
+
+        def load(
+            _: nn.Module, k: int, own: list[torch.optim.Optimizer] = own, factor: float = factor
+        ) -> None:
+            if k == 30:
+                for state in own[0].state.values():
+                    state["exp_avg_sq"] = factor * state["exp_avg_sq"]
+
+        handle = watched(optimizer=make, start=load, steps=40)
+        assert ["moments" in a.cause for a in handle.alarms] == ([True] if factor > 1 else [])
+
+
+class Routed(nn.Module):
+    """Experts of which `chosen` names those that are used, and layers that are skipped by turns."""
+
+    def __init__(self, chosen: tuple[int, ...], skip: bool = False) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.table, self.chosen, self.skip = nn.Embedding(64, 32), chosen, skip
+        self.experts = nn.ModuleList(nn.Linear(32, 32) for _ in range(4))
+        self.readout, self.count = nn.Linear(32, 64), 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.table(x)
+        self.count += 1
+        for i, expert in enumerate(self.experts):
+            if not (self.skip and (self.count + i) % 4):
+                h = h + expert(h) * float(i in self.chosen)
+        return self.readout(h)
+
+
+def test_experts_that_are_unused_and_layers_left_out_by_turns() -> None:
+    named(watched(model=Routed((1,)), everything=True, steps=70), "gives everything to one expert")
+    assert watched(model=Routed((0, 1, 3)), everything=True, steps=70).alarms == []
+    assert watched(model=Routed((0, 1, 2, 3), skip=True), everything=True, steps=70).alarms == []

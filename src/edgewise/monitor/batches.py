@@ -41,7 +41,8 @@ class BatchProfile:
 
 def profile_of(step: int, call: Call | None, labels: Tensor | None) -> BatchProfile | None:
     """Look at the first rows of a batch; None if nothing of it is a tensor."""
-    inputs = [] if call is None else [t for t in tensors([*call[0], *call[1].values()]) if t.dim()]
+    inputs = [] if call is None else [t for t in tensors([*call[0], *call[1].values()]) if _plain(t)]
+    labels = labels if labels is not None and _plain(labels) else None
     if not inputs:
         return None
     first = inputs[0]
@@ -82,6 +83,16 @@ def profile_of(step: int, call: Call | None, labels: Tensor | None) -> BatchProf
         tokens,
         largest,
         tuple(hash(round(float(k), 6)) for k in keys),
+    )
+
+
+def _plain(t: Tensor) -> bool:
+    """Return whether it has rows of numbers: no scalar, none that is empty, sparse, nested, sharded or complex."""
+    return (
+        t.layout is torch.strided
+        and not (t.is_nested or t.is_complex() or t.is_meta or hasattr(t, "to_local"))
+        and t.dim() > 0
+        and t.numel() > 0
     )
 
 

@@ -34,7 +34,7 @@ GROWTH = math.log(1.5)  # within 40 steps
 TENFOLD = math.log(10.0)
 AHEAD = 100  # steps within which an overflow is foretold
 # steps in which a logit doubles that grows too fast; learning takes longer where rows are far apart
-DOUBLES = 200
+DOUBLES, SURE_OF_ITSELF, LEARNS = 200, 100, 0.8  # and in one whose loss is below so much of its first
 SHARP = math.log(16.0)  # a logit of 16 leaves a ten-millionth to the other keys
 LASTING = 30  # steps
 FIRST, THROWN = 5, math.log(1e4)  # losses whose mean counts before there is a past; of the mean square
@@ -49,7 +49,9 @@ def logit_growth(history: History) -> Detection | None:
     """Logits that grow exponentially and are large, while entropy falls or the loss stalls."""
     at = history.at("largest_logit")
     t, change = history.trend("largest_logit")
-    fast = (change > -HALVED) & (history.slope[at] > -HALVED / DOUBLES)
+    # a network that learns becomes sure of itself, slowly
+    doubles = SURE_OF_ITSELF if history.losses.level() < LEARNS * math.exp(history.losses.first) else DOUBLES
+    fast = (change > -HALVED) & (history.slope[at] > -HALVED / doubles)
     growing = (t > history.threshold) & fast & (history.now[at] > SHARP)
     if not growing.any():
         return None

@@ -53,6 +53,7 @@ CAME_BACK = 0.15  # of a jump of the loss is left when it has come back
 BACK = 6  # steps in which the loss must come back for a jump to be one batch's
 OF_DATA = (AlarmKind.LOSS_SPIKE, AlarmKind.UPDATE_TOO_LARGE)  # which data that is new may bring about
 EVENTS = (AlarmKind.LOSS_SPIKE, AlarmKind.BAD_BATCH)  # which weights that were overwritten bring about
+OF_LEARNING = (AlarmKind.UPDATE_TOO_LARGE, AlarmKind.EXPLODING_GRADIENT)  # at the end of a first plateau, too
 MOVEMENTS = (AlarmKind.UPDATE_TOO_LARGE, AlarmKind.ENTROPY_COLLAPSE)  # of networks that learn, too
 STATES = (AlarmKind.RANK_COLLAPSE, AlarmKind.LEFT_PREDICTION, AlarmKind.NOT_LEARNING)
 TRIALS = 20.0  # seconds after which no more rates are tried in a run
@@ -492,6 +493,8 @@ class Examination:
         young = alarm.kind is AlarmKind.LOGIT_GROWTH and len(losses) < LONG
         if (young or alarm.kind in MOVEMENTS) and answer.ruled_out and not losses.risen():
             return None  # the steps were tried, and improve the network
+        if alarm.kind in OF_LEARNING and not answer.cause and self._on_a_plateau(alarm):
+            return None
         ruled_out = (*alarm.ruled_out, *answer.ruled_out)
         return replace(
             alarm,
@@ -541,6 +544,10 @@ class Examination:
             advice="Look at the batches from that step on: the shard, the tokenizer, units and normalization, padding, "
             "how labels are numbered and paired with inputs.",
         )
+
+    def _on_a_plateau(self, alarm: Alarm) -> bool:
+        """Return whether a stream or gradient that grows may be that of a first plateau, which healthy networks leave."""
+        return alarm.step < PLATEAU and not self.history.losses.risen() and "first row" not in alarm.what
 
     def _gone(self, alarm: Alarm) -> bool:
         return "thousandth of their length" in alarm.what

@@ -694,6 +694,8 @@ class Aftermath:
         if before is None or after is None:
             return None
         now = self._values()
+        if not before.shape == after.shape == now.shape:  # parameters were given another size
+            return None
         step, change = after - before, now - after
         own, other = float(step.norm()), float(change.norm())
         if not (own > 0 and other > TAKEN * own and math.isfinite(other)):
