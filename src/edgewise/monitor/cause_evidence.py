@@ -16,7 +16,7 @@ from torch.optim.optimizer import Optimizer
 
 from edgewise.models.inputs import tensors
 from edgewise.models.restoration import undone
-from edgewise.monitor.batches import Batches
+from edgewise.monitor.batch_profiles import BatchProfiles
 from edgewise.monitor.capture import Call
 from edgewise.monitor.facts import RateSeries
 from edgewise.monitor.hooks import IGNORED
@@ -187,7 +187,7 @@ class Evidence:
     extra: tuple[str, float] = ("", 0.0)  # what is added to the cross-entropy, and how much of it
     dated: Sequence[tuple[int, Batch]] = ()  # small batches with their steps
     snapshots: Sequence[tuple[int, Start]] = ()  # weights as those steps began
-    profiles: Batches = field(default_factory=Batches)  # what the batches are made of
+    profiles: BatchProfiles = field(default_factory=BatchProfiles)  # what the batches are made of
 
     @property
     def call(self) -> Call | None:

@@ -14,7 +14,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from edgewise.arrays import in_double
 from edgewise.models.inputs import tensors
 from edgewise.models.state import preserved
 from edgewise.monitor.alarm import AlarmKind
@@ -438,7 +437,7 @@ def wrapped(e: Evidence) -> Detection | None:
 
 
 def outliers(e: Evidence) -> Detection | None:
-    """Batches now and then whose inputs are far larger than those of the others."""
+    """BatchProfiles now and then whose inputs are far larger than those of the others."""
     found = e.profiles.outliers()
     if found is None:
         return None

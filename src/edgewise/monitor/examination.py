@@ -15,7 +15,7 @@ from edgewise.errors import BadInput
 from edgewise.models.state import random_streams
 from edgewise.monitor import differential, trials
 from edgewise.monitor.alarm import ADVICE, Alarm, AlarmKind
-from edgewise.monitor.batches import KEPT, Batches
+from edgewise.monitor.batch_profiles import KEPT, BatchProfiles
 from edgewise.monitor.budget import Clock
 from edgewise.monitor.capture import BatchMemory
 from edgewise.monitor.cause_evidence import (
@@ -109,7 +109,7 @@ class Examination:
         self.probe = GradientProbe(places.model, switch, places.modules)
         self.audit = ParameterAudit(places.model, places.modules)
         self.rows = RowFacts()
-        self.profiles = Batches()
+        self.profiles = BatchProfiles()
         self.snapshots: deque[tuple[int, Start]] = deque(maxlen=SNAPSHOTS)  # weights of late, if they are few
         self.optimizers: list[Optimizer] = []
         self.foreign = 0
@@ -219,7 +219,7 @@ class Examination:
         if custody.costs(step, losses.rise, losses.restless):
             found.append(
                 Detection(
-                    AlarmKind.MISTAKE if custody.replaced else AlarmKind.LOSS_SPIKE,
+                    AlarmKind.LOSS_SPIKE if losses.restless or not custody.replaced else AlarmKind.MISTAKE,
                     f"Between two steps {custody.what} changed"
                     + (f" ({custody.replaced})" if custody.replaced else "")
                     + f", and the loss is {loss or math.nan:.3g} at the next.",
@@ -546,7 +546,7 @@ class Examination:
         )
 
     def _on_a_plateau(self, alarm: Alarm) -> bool:
-        """Return whether a stream or gradient that grows may be that of a first plateau, which healthy networks leave."""
+        """Return whether what grows may do so on a first plateau, which healthy networks leave again."""
         return alarm.step < PLATEAU and not self.history.losses.risen() and "first row" not in alarm.what
 
     def _gone(self, alarm: Alarm) -> bool:

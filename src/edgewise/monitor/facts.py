@@ -379,9 +379,16 @@ class ParameterAudit:
 
     def _by_turns(self, name: str, unreached: set[str]) -> bool:
         """Return whether a parameter had a gradient before, or is of an expert or a layer whose like has one now."""
-        return name in self._reached or any(
-            other not in unreached and other in self.seen for other in self._alike.get(name, ())
-        )
+        if name in self._reached:
+            return True
+        if not any(other not in unreached and other in self.seen for other in self._alike.get(name, ())):
+            return False
+        return len(self._lately[name]) < IDLE_AUDITS or not self._whole_block(name, unreached)
+
+    def _whole_block(self, name: str, unreached: set[str]) -> bool:
+        """Return whether nothing of its block has a gradient."""
+        block = next((b for b in self.modules if name.startswith(f"{b}.")), None)
+        return block is not None and all(n in unreached for n in self.seen if n.startswith(f"{block}."))
 
     def _unbalanced(self) -> Detection | None:
         """All of three or more experts but one without a gradient, in the last audits."""

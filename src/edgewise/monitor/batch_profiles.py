@@ -118,7 +118,7 @@ class DataChange:
     constant: bool = False
 
 
-class Batches:
+class BatchProfiles:
     """The profiles of the sampled batches."""
 
     def __init__(self) -> None:
@@ -183,7 +183,7 @@ class Batches:
 def _sizes_changed(
     before: Sequence[BatchProfile], after: Sequence[BatchProfile]
 ) -> list[tuple[float, DataChange]]:
-    found = []
+    found: list[tuple[float, DataChange]] = []
     for name in before[-1].sizes:
         old = np.array([p.sizes.get(name, math.nan) for p in before])
         new = float(np.median([p.sizes.get(name, math.nan) for p in after]))
@@ -208,7 +208,7 @@ def _sizes_changed(
 def _shares_changed(
     before: Sequence[BatchProfile], after: Sequence[BatchProfile]
 ) -> list[tuple[float, DataChange]]:
-    found = []
+    found: list[tuple[float, DataChange]] = []
     for name in before[-1].shares:
         old = [p.shares[name] for p in before if name in p.shares]
         new = np.mean([p.shares[name] for p in after if name in p.shares] or [old[-1]], axis=0)
