@@ -83,7 +83,7 @@ def path_of(output: Tensor, prediction: Tensor, *, logs: bool = False) -> Output
     for picked in (output,) if output.dim() == 3 and output.numel() == prediction.numel() else ():
         mixed = picked.transpose(1, 2).reshape(-1, picked.shape[-1])
         if mixed.shape == shape and _alike(mixed.log_softmax(-1) if logs else mixed, prediction):
-            return OutputPath(_mixed, "reshape")
+            return OutputPath(lambda z, given: z.transpose(1, 2).reshape(given), "reshape")
     return None
 
 
@@ -105,11 +105,6 @@ def _parts(output: Tensor, shape: torch.Size) -> Iterator[Callable[[Tensor, torc
 def _taken(part: Take, turned: bool, output: Tensor, shape: torch.Size) -> Tensor:
     picked = part(output)
     return (picked.transpose(1, 2) if turned else picked).reshape(shape)
-
-
-def _mixed(output: Tensor, shape: torch.Size) -> Tensor:
-    """Classes and tokens exchanged by a reshape without a transpose."""
-    return output.transpose(1, 2).reshape(shape)
 
 
 def _alike(a: Tensor, b: Tensor) -> bool:

@@ -65,6 +65,7 @@ START_ROWS = 3  # batches that the facts about the start are asked on
 START_STEPS, START_SECONDS = 25, 1.5  # what asking them costs, in steps of the training; and may, in seconds
 CURRICULUM = "new data"  # that is known better than by an untrained network, or of another shape
 SNAPSHOTS, SNAPSHOT_STEPS = 4, 10  # copies of the weights that are kept, and steps between them
+CALM = 0.2  # of the logarithms of losses: those that scatter by less are seen not to fall
 THIN = 4  # rows for each batch that is looked at, where every step is sampled
 ALIKE = 5e-3  # of the size of outputs: inputs that differ by less have one answer
 SLOWLY = 0.85  # of the first losses: above it a run learns little, and higher rates are tried
@@ -452,11 +453,6 @@ class Examination:
                 ]
         return []
 
-    def _calm(self) -> bool:
-        """Return whether losses are positive, and scatter by less than a fifth: what does not learn is seen."""
-        last = self.history.losses.last(LONG)
-        return len(last) == LONG and float(last.std()) < 0.2
-
     def explain(self, alarm: Alarm) -> Alarm | None:
         """The alarm with its cause, if a test decides it; None if it is withheld."""
         module = alarm.module or self._module(alarm.place)
@@ -493,7 +489,8 @@ class Examination:
         young = alarm.kind is AlarmKind.LOGIT_GROWTH and len(losses) < LONG
         if (young or alarm.kind in MOVEMENTS) and answer.ruled_out and not losses.risen():
             return None  # the steps were tried, and improve the network
-        if alarm.kind in OF_LEARNING and not answer.cause and self._on_a_plateau(alarm):
+        plateau = alarm.step < PLATEAU and not losses.risen() and "first row" not in alarm.what
+        if alarm.kind in OF_LEARNING and not answer.cause and plateau:  # healthy networks leave it again
             return None
         ruled_out = (*alarm.ruled_out, *answer.ruled_out)
         return replace(
@@ -544,10 +541,6 @@ class Examination:
             advice="Look at the batches from that step on: the shard, the tokenizer, units and normalization, padding, "
             "how labels are numbered and paired with inputs.",
         )
-
-    def _on_a_plateau(self, alarm: Alarm) -> bool:
-        """Return whether what grows may do so on a first plateau, which healthy networks leave again."""
-        return alarm.step < PLATEAU and not self.history.losses.risen() and "first row" not in alarm.what
 
     def _gone(self, alarm: Alarm) -> bool:
         return "thousandth of their length" in alarm.what

@@ -389,7 +389,8 @@ def label_information(e: Evidence) -> float | None:
             if labels is None:
                 return None
             true = e.loss(e.model, (call, seen))
-            rows = _sequences(call, labels)
+            first = next((t for t in tensors([*call[0], *call[1].values()]) if t.dim()), labels)
+            rows = len(first) if len(first) > 3 and labels.numel() % len(first) == 0 else labels.numel()
             for seed in range(SHUFFLES):
                 order = torch.randperm(rows, generator=torch.Generator().manual_seed(seed))
                 other = labels.reshape(rows, -1)[order.to(labels.device)].reshape(labels.shape)
@@ -400,13 +401,6 @@ def label_information(e: Evidence) -> float | None:
     mean = sum(rises) / len(rises)
     error = math.sqrt(sum((rise - mean) ** 2 for rise in rises) / len(rises) / len(e.batches))
     return mean - 2 * error if mean > 0 else mean
-
-
-def _sequences(call: Call, labels: Tensor) -> int:
-    """Return the number of sequences of the inputs, if labels come in as many equal parts; else that of the labels."""
-    first = next((t for t in tensors([*call[0], *call[1].values()]) if t.dim()), None)
-    rows = 0 if first is None else len(first)
-    return rows if rows > 3 and labels.numel() % rows == 0 else labels.numel()
 
 
 C = TypeVar("C", Call, Call | None)
