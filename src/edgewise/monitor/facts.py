@@ -631,14 +631,14 @@ class Custody:
         moments = [s[name] for s in states for name in MOMENTS if isinstance(s.get(name), Tensor)]
         return [(id(moment), moment._version) for moment in moments]
 
-    def _moments(self, optimizer: Optimizer) -> list[float]:
+    def _second_moments(self, optimizer: Optimizer) -> list[float]:
         states = [optimizer.state.get(p) or {} for p in self._chosen[:FEW_STATES]]
         return [float(s["exp_avg_sq"].norm()) for s in states if isinstance(s.get("exp_avg_sq"), Tensor)]
 
     def leave(self, optimizer: Optimizer, *, sampled: bool = False) -> None:
         """A step has ended."""
         if sampled:
-            self._sizes = self._moments(optimizer)
+            self._sizes = self._second_moments(optimizer)
         self._left = (torch.cat(self._entries), self._state(optimizer)) if self._entries else None
         self._stepped = optimizer
         self._steps += 1
@@ -653,7 +653,7 @@ class Custody:
             self._changes += 1
         elif optimizer is self._stepped and left[1] and left[1] != self._state(optimizer):
             self.changed, self.what = step, "the optimizer's state"
-            now = self._moments(optimizer)
+            now = self._second_moments(optimizer)
             if len(now) == len(self._sizes):
                 far = [b / a for a, b in zip(self._sizes, now, strict=True) if a > 0 and not 0.2 < b / a < 5]
                 self.replaced = f"second moments are {far[0]:.2g} times what they were" if far else ""
