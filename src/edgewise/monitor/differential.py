@@ -32,6 +32,7 @@ SMOOTHED = 0.5  # of the label's weight is given to the other classes
 OUTWEIGHS = 0.3  # weight of a penalty on the size of logits
 PLACES, LOOKED_AT = 1024, 512  # of the inputs, and rows, in which the label is looked for
 WHOLE = (1 << 7, 1 << 8, 1 << 15, 1 << 16)  # numbers that a byte or a short integer holds
+UNCLIPPED = 0.95  # of the gradient that arrived is used: it is not clipped
 DIVIDED = 0.2  # of the mean gradient of the passes
 SMALL = 0.05  # factor of the logits below which, or above whose inverse, the loss is another one
 FEW = 3  # batches that are repeated
@@ -439,7 +440,7 @@ def wrapped(e: Evidence) -> Detection | None:
 def outliers(e: Evidence) -> Detection | None:
     """BatchProfiles now and then whose inputs are far larger than those of the others."""
     found = e.profiles.outliers()
-    if found is None:
+    if found is None or e.gradient_scale < UNCLIPPED:  # clipping is there for them
         return None
     return Detection(
         AlarmKind.BAD_BATCH,

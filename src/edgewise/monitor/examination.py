@@ -410,6 +410,18 @@ class Examination:
                 return [Detection(AlarmKind.UPDATE_TOO_LARGE, *answer, topic="groups")]
             if not little or rising:
                 return []
+            if rates.warming and evidence.rates.now > 0:
+                return [
+                    Detection(
+                        AlarmKind.NOT_LEARNING,
+                        f"The loss began at {losses.opening[0]:.3g} and is {losses.level():.3g}; the learning rate has "
+                        f"risen at each of the last {len(rates.recent)} steps, to {rates.now:.2g}.",
+                        "the warm-up of the learning rate does not end: after the whole run the rate is still rising, and "
+                        "too low to learn",
+                        "Look at the length of the warm-up (in steps, not in tokens or samples) and at the schedule.",
+                        topic="slow rate",
+                    )
+                ]
             words = trials.slow_rate(evidence) if evidence.faithful and len(evidence.batches) > 3 else ""
             if words:
                 return [

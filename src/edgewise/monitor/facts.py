@@ -94,6 +94,12 @@ class RateSeries:
         """Return whether the rate was next to nothing for long, which is no end of a schedule."""
         return self.low >= FADED and self.low > 0.25 * self.steps
 
+    @property
+    def warming(self) -> bool:
+        """Return whether the rate has risen at every step that is remembered."""
+        past = list(self.recent)
+        return len(past) == REMEMBERED and all(a < b for a, b in zip(past, past[1:], strict=False))
+
     def raised(self, within: int) -> float:
         """Return the rate of now over its median of the first half of the last steps; 1 with few."""
         past = [rate for rate in list(self.recent)[-within:] if rate > 0]
