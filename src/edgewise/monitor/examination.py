@@ -416,8 +416,7 @@ class Examination:
                         AlarmKind.NOT_LEARNING,
                         f"The loss began at {losses.opening[0]:.3g} and is {losses.level():.3g}; the learning rate has "
                         f"risen at each of the last {len(rates.recent)} steps, to {rates.now:.2g}.",
-                        "the warm-up of the learning rate does not end: after the whole run the rate is still rising, and "
-                        "too low to learn",
+                        "the warm-up of the learning rate does not end: the rate is still rising, and too low to learn",
                         "Look at the length of the warm-up (in steps, not in tokens or samples) and at the schedule.",
                         topic="slow rate",
                     )

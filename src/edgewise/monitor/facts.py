@@ -13,6 +13,7 @@ import math
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -98,7 +99,7 @@ class RateSeries:
     def warming(self) -> bool:
         """Return whether the rate has risen at every step that is remembered."""
         past = list(self.recent)
-        return len(past) == REMEMBERED and all(a < b for a, b in zip(past, past[1:], strict=False))
+        return len(past) == REMEMBERED and all(a < b for a, b in pairwise(past))
 
     def raised(self, within: int) -> float:
         """Return the rate of now over its median of the first half of the last steps; 1 with few."""
