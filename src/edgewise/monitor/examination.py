@@ -65,6 +65,7 @@ START_ROWS = 3  # batches that the facts about the start are asked on
 START_STEPS, START_SECONDS = 25, 1.5  # what asking them costs, in steps of the training; and may, in seconds
 CURRICULUM = "new data"  # that is known better than by an untrained network, or of another shape
 SNAPSHOTS, SNAPSHOT_STEPS = 4, 10  # copies of the weights that are kept, and steps between them
+HARD = 50.0  # the largest logit, from which its growth is told on a first plateau, too
 CALM = 0.2  # of the logarithms of losses: those that scatter by less are seen not to fall
 THIN = 4  # rows for each batch that is looked at, where every step is sampled
 ALIKE = 5e-3  # of the size of outputs: inputs that differ by less have one answer
@@ -501,7 +502,8 @@ class Examination:
         if (young or alarm.kind in MOVEMENTS) and answer.ruled_out and not losses.risen():
             return None  # the steps were tried, and improve the network
         plateau = alarm.step < PLATEAU and not losses.risen() and "first row" not in alarm.what
-        if alarm.kind in OF_LEARNING and not answer.cause and plateau:  # healthy networks leave it again
+        learns = alarm.kind in OF_LEARNING or (alarm.kind is AlarmKind.LOGIT_GROWTH and self._soft())
+        if learns and not answer.cause and plateau:  # healthy networks leave it again
             return None
         ruled_out = (*alarm.ruled_out, *answer.ruled_out)
         return replace(
@@ -552,6 +554,11 @@ class Examination:
             advice="Look at the batches from that step on: the shard, the tokenizer, units and normalization, padding, "
             "how labels are numbered and paired with inputs.",
         )
+
+    def _soft(self) -> bool:
+        """Return whether no logit of attention is large yet."""
+        logits = self.history.now[self.history.at("largest_logit")]
+        return bool(len(logits)) and math.exp(min(float(logits.max()), LARGEST)) < HARD
 
     def _gone(self, alarm: Alarm) -> bool:
         return "thousandth of their length" in alarm.what
