@@ -465,6 +465,8 @@ class WatchedSteps:
         if loss is not None and not math.isfinite(loss) and not self._on_host:
             alarms += self.diagnosis.hear(self.step, loss)
         facts = self.examination.after_row(self._stored - 1, sample.run.get("weight_norm", math.nan))
+        if self._located:  # the facts about the start would find it again
+            facts = [each for each in facts if each.kind is not AlarmKind.NOT_A_NUMBER]
         alarms += self.diagnosis.of_facts(facts, self.step)
         self._near = seen and self.budget.share is not None and near(self.history)
         self._raised = sum({1 << KINDS.index(alarm.kind) for alarm in alarms})
