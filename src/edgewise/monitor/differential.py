@@ -400,8 +400,8 @@ def answer_inside(e: Evidence) -> Detection | None:
         y = seen[0][1] if seen is not None and len(seen[0]) > 1 else None
         if x is None or not isinstance(y, Tensor) or y.is_floating_point() or y.shape != x.shape[:1]:
             return None
-        rows.append(x.detach().reshape(len(x), -1)[:, :PLACES].float())
-        labels.append(y)
+        rows.append(x.detach().reshape(len(x), -1)[:, :PLACES].float().cpu())
+        labels.append(y.cpu())
     if not rows or len({x.shape[1] for x in rows}) > 1:
         return None
     x, y = torch.cat(rows)[-LOOKED_AT:], torch.cat(labels)[-LOOKED_AT:]
