@@ -134,11 +134,10 @@ def _batch(call: Call, seen: Call | None) -> Batch:
 
 
 def _start(item: CheckFinding, certain: bool) -> StartFact:
-    cause = f"{item.sentence[0].lower()}{item.sentence[1:].rstrip('.')}"
-    advice = f"{item.advice[:1].upper()}{item.advice[1:]}."
     place = "" if item.places[0] in PLACES else item.places[0]
-    if place and place not in cause:
-        cause = f"{cause} ({', '.join(item.places[:4])})"
+    where = f" ({', '.join(item.places[:4])})" if place else ""
+    cause = f"{item.sentence[0].lower()}{item.sentence[1:].rstrip('.')}{where}"
+    advice = f"{item.advice[:1].upper()}{item.advice[1:]}."
     sentence = item.evidence or item.sentence
     return StartFact(
         item.kind,
