@@ -53,6 +53,14 @@ def test_only_planes_below_the_folder_are_listed(folder: Path) -> None:
     assert listing(None)["planes"] == [] and "without a folder" in listing(None)["empty"]
 
 
+def test_a_folder_is_walked_once_however_many_planes_it_holds(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    walks, walk = [], os.walk
+    monkeypatch.setattr(os, "walk", lambda *args, **options: walks.append(args) or walk(*args, **options))
+    assert len(listing(folder)["planes"]) > 1 and len(walks) == 1
+
+
 def test_two_planes_have_one_scale_and_their_figures(folder: Path) -> None:
     drawn = answer(folder, ["smooth.npz", "deep/rough.npz"])
     planes = [read(folder, name) for name in ("smooth.npz", "deep/rough.npz")]

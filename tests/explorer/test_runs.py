@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -18,6 +19,7 @@ from edgewise.monitor.run_folder import RunFolder
 
 fastapi_client = pytest.importorskip("fastapi.testclient", reason="the extra `explore` is not installed")
 
+from edgewise.explorer import runs  # noqa: E402
 from edgewise.explorer.server import application  # noqa: E402
 from edgewise.present import run_files, run_report  # noqa: E402
 from tests.support.run_folders import ABOUT, ALARM, COLUMNS, DAMAGED, HOSTILE, NAMES, spoil, write  # noqa: E402
@@ -122,6 +124,14 @@ def test_a_report_is_that_of_the_shell_by_the_name_on_the_page(client: Any, home
     assert answer.text == run_report.page(run_report.subject(run_files.given(home / "a"), "a"))
     assert str(home) not in answer.text and "1 alarm" in answer.text
     assert client.post("/api/1/run/report", json={"name": "../a"}).status_code == 422
+
+
+def test_the_list_walks_its_folder_once(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("a", "b"):
+        write(home / name, 2)
+    walks, walk = [], os.walk
+    monkeypatch.setattr(os, "walk", lambda *args, **options: walks.append(args) or walk(*args, **options))
+    assert len(runs.listing(home)["runs"]) == 2 and len(walks) == 1
 
 
 @pytest.mark.parametrize("name", ["../a", "/etc", "a/..", "nothing", "", "a/../../a", "%2e%2e", "a\0"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from functools import lru_cache
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from edgewise.landscape import Plane
 
 router = APIRouter()
-MOST_FILES, DEEPEST_FOLDER = 60, 6
+MOST_FILES, DEEPEST_FOLDER, MOST_FOLDERS = 60, 6, 2000
 LARGEST_FILE = 2**23  # bytes
 FINEST = 61  # points on an axis that are drawn
 HEIGHTS = 10_000  # steps from the lowest to the highest loss
@@ -80,7 +81,9 @@ def read_planes(folder: Path | None, planes: list[str]) -> bytes:
 def listing(folder: Path | None) -> Document:
     """Return names with what each plane is of; files that are something else are not listed."""
     rows = [
-        {"name": name, "note": note} for name in files(folder) if (note := _note(folder, name)) is not None
+        {"name": name, "note": note}
+        for name in files(folder)
+        if folder is not None and (note := _note(folder, name)) is not None
     ]
     return {
         "planes": rows,
@@ -98,19 +101,19 @@ def files(folder: Path | None) -> list[str]:
     if folder is None:
         return []
     root, found = folder.resolve(), []
-    for place, folders, names in os.walk(root, followlinks=False):
-        here = Path(place)
-        if len(here.relative_to(root).parts) >= DEEPEST_FOLDER:
+    for seen, (place, folders, names) in enumerate(os.walk(root, followlinks=False)):
+        here = Path(place).relative_to(root)
+        if len(here.parts) >= DEEPEST_FOLDER or seen > MOST_FOLDERS:
             folders.clear()
-        paths = (here / name for name in names if name.endswith(".npz"))
-        found += [path for path in paths if path.resolve().is_relative_to(root) and path.is_file()]
-    return sorted(path.relative_to(root).as_posix() for path in found)[:MOST_FILES]
+        found += [(here / name).as_posix() for name in names if name.endswith(".npz")]
+    inside = (n for n in sorted(found) if (root / n).resolve().is_relative_to(root) and (root / n).is_file())
+    return list(islice(inside, MOST_FILES))
 
 
-def _note(folder: Path | None, name: str) -> str | None:
+def _note(folder: Path, name: str) -> str | None:
     """Return what a plane is of; the reason where it is one that cannot be drawn; None if it is something else."""
     try:
-        plane = read(folder, name)
+        plane = _read(folder, name)
     except BadInput as error:
         other = isinstance(error, MissingArray) and error.array == "losses"
         return None if other else f"cannot be shown: {error}"
@@ -123,6 +126,10 @@ def read(folder: Path | None, name: str) -> Plane:
         return _loaded(str(Path(__file__).parent / "examples" / EXAMPLES[name]), name, 0)
     if folder is None or name not in files(folder):
         raise BadInput(f"{name[:80]!r} is not among the planes of this page. Choose one of the list.")
+    return _read(folder, name)
+
+
+def _read(folder: Path, name: str) -> Plane:
     path = folder.resolve() / name
     status = path.stat()
     if status.st_size > LARGEST_FILE:

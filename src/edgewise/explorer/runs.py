@@ -138,7 +138,7 @@ def _entry(folder: Path, name: str) -> Document:
     entry: Document = {"name": name, "title": _title(folder, name), "note": "", "refused": ""}
     entry |= {"unseen": [], "alarms": 0, "live": False}
     try:
-        found = run_files.run_of(folder, name)
+        found = run_files.listed(folder, name)
         with run_files.told(found, name):
             events = found.events()
             entry |= {

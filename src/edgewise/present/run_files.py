@@ -54,6 +54,11 @@ def run_of(folder: Path | None, name: str) -> Run:
     """Return a run of the list, once its files are known to be harmless."""
     if folder is None or name not in names(folder):
         raise BadInput(f"{name[:80]!r} is not among the runs of this page. Choose one of the list.")
+    return listed(folder, name)
+
+
+def listed(folder: Path, name: str) -> Run:
+    """Return a run by a name that `names` has given."""
     root = folder.resolve()
     return _harmless(root / name, root, name)
 
