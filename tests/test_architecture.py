@@ -97,6 +97,9 @@ def test_depth_cannot_change_under_a_list():
 def test_unknown_keys_in_json_are_refused():
     with pytest.raises(BadInput, match="'colour' is not a knob"):
         Architecture.from_dict({"depth": 2, "colour": "red"})
+    for values in (3, "abc", [3], {"a": 1}):
+        with pytest.raises(BadInput, match="assumed must be a list of sentences, got"):
+            Architecture.from_dict({"norm": "pre", "assumed": values})
 
 
 PER_BLOCK = (

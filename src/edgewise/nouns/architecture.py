@@ -21,6 +21,7 @@ from edgewise.nouns.knobs import (
     Knobs,
     Value,
     refuse_unknown,
+    shown,
 )
 
 PerBlock = float | tuple[float, ...]
@@ -124,7 +125,7 @@ class Architecture:
         """Read the flat JSON form; unknown keys and impossible values raise `BadInput`."""
         refuse_unknown(values, (*KNOBS, *NOTES))
         network = transformer(**{k: v for k, v in values.items() if k not in NOTES})
-        assumed, unmodelled = (tuple(values.get(k, ())) for k in NOTES[1:])
+        assumed, unmodelled = (_sentences(k, values.get(k, ())) for k in NOTES[1:])
         return replace(network, name=str(values.get("name", "")), assumed=assumed, unmodelled=unmodelled)
 
     def __repr__(self) -> str:
@@ -139,6 +140,12 @@ class Architecture:
         from edgewise import present
 
         return present.as_html(present.card_of(self))
+
+
+def _sentences(name: str, values: Any) -> tuple[str, ...]:
+    if not isinstance(values, (list, tuple)) or not all(isinstance(value, str) for value in values):
+        raise BadInput(f"{name} must be a list of sentences, got {shown(values)}.")
+    return tuple(values)
 
 
 def transformer(**knobs: Value) -> Architecture:
