@@ -101,6 +101,36 @@ def test_a_description_that_is_none_is_refused(trace, meta, tmp_path):
         Trace.load(tmp_path / "trace.npz")
 
 
+@pytest.mark.parametrize(
+    "name, value, words",
+    [
+        ("source", 25, "its source is 25"),
+        ("readout", ["token"], "its readout is"),
+        ("notes", [[3]], "its notes is"),
+        ("step", "first", "its step is 'first'"),
+        ("sites", [1, 2], "must be lists of names"),
+    ],
+)
+def test_a_description_of_other_types_is_refused(trace, name, value, words, tmp_path):
+    trace.save(tmp_path / "trace.npz")
+    with np.load(tmp_path / "trace.npz") as file:
+        arrays = dict(file)
+    meta = json.loads(str(arrays.pop("meta"))) | {name: value}
+    np.savez(tmp_path / "trace.npz", meta=np.array(json.dumps(meta)), **arrays)
+    with pytest.raises(BadInput, match=words):
+        Trace.load(tmp_path / "trace.npz")
+
+
+@pytest.mark.parametrize("name", ["attention_entropy", "softmax_condition", "statistics/other"])
+def test_arrays_of_other_sites_are_refused(trace, name, tmp_path):
+    trace.save(tmp_path / "trace.npz")
+    with np.load(tmp_path / "trace.npz") as file:
+        arrays = dict(file) | {name: np.zeros((3, 3))}
+    np.savez(tmp_path / "trace.npz", **arrays)
+    with pytest.raises(BadInput, match=r"has shape \(3, 3\), expected \(seeds, sites, ...\)"):
+        Trace.load(tmp_path / "trace.npz")
+
+
 @pytest.mark.parametrize("values", [np.array(["a"]), np.array(1.0)])
 def test_arrays_of_another_type_or_shape_are_refused(trace, values, tmp_path):
     trace.save(tmp_path / "trace.npz")

@@ -24,19 +24,23 @@ from hypothesis.database import DirectoryBasedExampleDatabase
 
 from tests.fuzz.attempts import try_one
 from tests.fuzz.classes import CLASSES, REFUSED, Ending
-from tests.fuzz.inputs import FAMILIES, Input
+from tests.fuzz.inputs import FAMILIES, LINES, Input
 from tests.fuzz.processes import try_as_process
 
 RECORD = Path(__file__).with_name("counts.json")
 SHARES = {
+    "traces": 10,
+    "tokenizers": 5,
+    "page": 10,
+    "training": 8,
     "runs": 10,
-    "files": 18,
-    "configs": 18,
-    "perceptrons": 12,
-    "streams": 8,
-    "words": 12,
-    "knobs": 18,
-    "models": 4,
+    "files": 12,
+    "configs": 14,
+    "perceptrons": 8,
+    "streams": 5,
+    "words": 6,
+    "knobs": 10,
+    "models": 2,
 }
 AS_PROCESSES = "as processes"
 
@@ -92,7 +96,7 @@ def drawn(family: str, count: int, number: int, corpus: Path) -> list[Input]:
         phases=[Phase.reuse, Phase.generate],
         suppress_health_check=list(HealthCheck),
     )
-    @given(FAMILIES[family])
+    @given(LINES if family == AS_PROCESSES else FAMILIES[family])
     def draw(example: Input) -> None:
         examples.append(example)
 
@@ -110,8 +114,8 @@ def run(inputs: int, processes: int, number: int, corpus: Path) -> dict[str, dic
         for example in drawn(family, max(1, inputs * share // 100), number, corpus)[done:]:
             tally.add(family, example, try_one(example))
         print(family, dict(tally.counts[family]), flush=True)
-    for example in drawn("words", processes, number + 1, corpus)[tally.counts[AS_PROCESSES].total() :]:
-        tally.add(AS_PROCESSES, example, try_as_process(example["words"]))
+    for example in drawn(AS_PROCESSES, processes, number + 1, corpus)[tally.counts[AS_PROCESSES].total() :]:
+        tally.add(AS_PROCESSES, example, try_as_process(example["words"], example["setting"]))
     return tally.table()
 
 

@@ -19,7 +19,7 @@ import edgewise
 from edgewise.cli import exit_codes
 from edgewise.cli.main import run
 from edgewise.landscape.loss_grid import read_grid
-from tests.fuzz import invariants, networks, watched
+from tests.fuzz import doors, invariants, networks, watched
 from tests.fuzz.classes import Ending, Internal, TooLong, attempt
 from tests.fuzz.inputs import Input
 from tests.fuzz.invariants import require
@@ -233,8 +233,10 @@ def _runs(given: Input) -> None:
     check_shell(code, words, out.getvalue(), err.getvalue())
 
 
-def check_shell(code: int, words: list[str], out: str, err: str) -> None:
-    """What the shell may print and return; a refusal is raised as one, for its class."""
+def check_shell(code: int, words: list[str], out: str, err: str, lost: bool = False) -> None:
+    """What the shell may print and return; a refusal is raised as one, for its class. lost: output goes nowhere."""
+    if lost and code == exit_codes.OUTPUT_LOST:
+        raise edgewise.BadInput(err)
     if code == exit_codes.INTERNAL_ERROR:
         raise TooLong(err) if TooLong.__name__ in err else Internal(err)
     require("Traceback" not in err, err)
@@ -246,6 +248,7 @@ def check_shell(code: int, words: list[str], out: str, err: str) -> None:
     require(code in allowed, f"exit code {code}: {err}")
     if (
         "--json" in words
+        and not lost
         and not {"--help", "--version", "-h"} & set(words)
         and words[0] in ("predict", "measure")
     ):
@@ -265,4 +268,8 @@ TRIALS: dict[str, Callable[[Input], None]] = {
     "streams": _streams,
     "runs": _runs,
     "words": _words,
+    "page": doors.try_page,
+    "training": doors.try_training,
+    "traces": doors.try_trace,
+    "tokenizers": doors.try_tokenizer,
 }

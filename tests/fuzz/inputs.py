@@ -13,6 +13,7 @@ from hypothesis.strategies import SearchStrategy
 
 from edgewise.nouns.architecture import PERCEPTRON_KNOBS
 from edgewise.nouns.knobs import ACTIVATIONS, KERNELS, KNOBS, NORM_KINDS, NORMS
+from tests.fuzz import doors
 from tests.fuzz.watched import runs
 from tests.support.models import CONFIGS
 
@@ -357,4 +358,11 @@ FAMILIES: dict[str, SearchStrategy[Input]] = {
     "streams": _streams(),
     "runs": runs(STRANGE),
     "words": _words(),
+    "page": doors.pages(STRANGE),
+    "training": doors.trainings(STRANGE),
+    "traces": doors.traces(STRANGE),
+    "tokenizers": doors.tokenizers(STRANGE),
 }
+LINES = st.tuples(_words(), st.sampled_from(sorted(doors.SETTINGS))).map(
+    lambda pair: pair[0] | {"setting": pair[1]}
+)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import resource
+import shlex
 import subprocess
 import sys
 import tempfile
@@ -14,18 +15,20 @@ import psutil
 
 from tests.fuzz.attempts import check_shell
 from tests.fuzz.classes import BYTES, HANG, MEMORY, SECONDS, Ending, attempt
+from tests.fuzz.doors import SETTINGS
 
 SOURCE = Path(__file__).parents[2] / "src"
 PATIENCE = 30 * SECONDS  # on the clock, which a busy machine stretches; processor time decides
 
 
-def try_as_process(words: list[str]) -> Ending:
-    """`python -m edgewise WORDS` in an empty folder."""
+def try_as_process(words: list[str], setting: str = "plain") -> Ending:
+    """`python -m edgewise WORDS` in an empty folder, in one of the settings of `doors`."""
+    line, lost = SETTINGS[setting]
     environment = os.environ | {"PYTHONPATH": str(SOURCE), "OMP_NUM_THREADS": "1"}
     files = tempfile.TemporaryFile
     with tempfile.TemporaryDirectory() as folder, files("w+") as out, files("w+") as err:
         process = subprocess.Popen(
-            [sys.executable, "-m", "edgewise", *words],
+            ["sh", "-c", line.format(f"exec {shlex.join([sys.executable, '-m', 'edgewise', *words])}")],
             cwd=folder,
             env=environment,
             stdin=subprocess.DEVNULL,
@@ -40,7 +43,7 @@ def try_as_process(words: list[str]) -> Ending:
         return Ending(HANG, f"{words}: {usage}")
     if 1024 * usage.ru_maxrss > BYTES:
         return Ending(MEMORY, f"{words}: {usage.ru_maxrss / 2**20:.1f} GB")
-    return attempt(lambda: check_shell(process.returncode, words, *printed))
+    return attempt(lambda: check_shell(process.returncode, words, *printed, lost))
 
 
 def _wait(process: subprocess.Popen[bytes]) -> resource.struct_rusage | None:

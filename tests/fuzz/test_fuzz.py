@@ -18,6 +18,10 @@ EXAMPLES = {
     "streams": 30,
     "runs": 40,
     "words": 30,
+    "page": 12,
+    "training": 10,
+    "traces": 40,
+    "tokenizers": 15,
 }
 
 

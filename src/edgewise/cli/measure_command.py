@@ -255,12 +255,12 @@ def _tokenized(folder: str, text: str) -> list[int]:
     options = {"local_files_only": True, "trust_remote_code": False}
     try:
         tokenizer = transformers().AutoTokenizer.from_pretrained(folder, **options)
-    except (OSError, ValueError, ImportError) as error:
+        ids: list[int] = tokenizer(text)["input_ids"]
+    except Exception as error:  # a damaged file raises whatever its reader meets
         raise BadInput(
             f"the tokenizer in {folder} cannot be loaded: {on_one_line(error)}. Code that comes with a folder is not "
             "run; leave --text out for random tokens."
         ) from error
-    ids: list[int] = tokenizer(text)["input_ids"]
     return ids
 
 

@@ -142,7 +142,7 @@ class Architecture:
         return present.as_html(present.card_of(self))
 
 
-def _sentences(name: str, values: Any) -> tuple[str, ...]:
+def _sentences(name: str, values: object) -> tuple[str, ...]:
     if not isinstance(values, (list, tuple)) or not all(isinstance(value, str) for value in values):
         raise BadInput(f"{name} must be a list of sentences, got {shown(values)}.")
     return tuple(values)

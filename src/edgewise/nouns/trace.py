@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Self, cast
 
@@ -256,11 +256,35 @@ class Trace(WithProvenance):
             notes=notes,
             **{name: meta.pop(name) for name in _STATED if name in meta},
         )
+        _require_types(provenance)
         lists: dict[str, Any] = {k: tuple(meta.pop(k)) for k in ("sites", "readouts")}
+        if not all(isinstance(name, str) for names in lists.values() for name in names) or not lists["sites"]:
+            raise BadInput("its sites and readouts must be lists of names")
         architecture = kinds[kind].from_dict(described) if kind else None
-        return cls(
+        trace = cls(
             **arrays, **meta, **lists, statistics=statistics, architecture=architecture, provenance=provenance
         )
+        heads = {name: getattr(trace, name) for name in ("attention_entropy", "softmax_condition")}
+        for name, value in (heads | dict(statistics)).items():
+            if value is not None and (
+                value.shape[:2] != trace.norm.shape or (name in heads and value.ndim != 3)
+            ):
+                raise BadInput(
+                    f"{name} has shape {value.shape}, expected (seeds, sites, ...) {trace.norm.shape}"
+                )
+        if not trace.seeds:
+            raise BadInput("it holds no seed")
+        return trace
+
+
+def _require_types(provenance: Provenance) -> None:
+    """Raise unless every field is of the type that its default has."""
+    for each in fields(provenance):
+        value, usual = getattr(provenance, each.name), each.default
+        names = value if isinstance(usual, tuple) else ()
+        kind = (int, type(None)) if usual is None else type(usual)
+        if not isinstance(value, kind) or not all(isinstance(name, str) for name in names):
+            raise BadInput(f"its {each.name} is {value!r:.60}")
 
 
 _ARRAYS = ("norm", "separation", "log_gradient", "attention_entropy", "softmax_condition")
