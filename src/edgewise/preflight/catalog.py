@@ -139,7 +139,19 @@ TABLE = """
 no numbers: BROKEN
 not finite: BROKEN, GRADIENTS, nothing moves, rounded away, update ratio, eps, uphill, collapse, constant
   output
-never written: BROKEN, GRADIENTS, router, constant output, norm eps, collapse, unlike siblings, weight
+class axis: first loss, leak, samples mixed, label offset, labels, own label seen
+objects made in the step: schedule, order of the step, average, gradient at the step, nothing moves, dead, rate zero
+weights between steps: update undone, loss rises, nothing moves, update ratio, gradient at the step
+contract: labels, dead, no gradient, batch unused, loss without end, first loss, bounded outputs
+own backward: gradient through depth, loss rises, uphill
+pushed away: loss rises, uphill, loss and cross-entropy
+loss without end: loss rises, update ratio, target scale, uphill
+same batch: few samples
+own label seen: leak
+batch unused: nothing moves, labels, eps, update ratio
+never written: BROKEN, GRADIENTS,
+  symmetric, linear pair, positions, rows of tables, batch unused, router, constant output, norm eps, collapse,
+  unlike siblings, weight
   scale, sharp attention, update ratio, initialization
 norm size: norm eps, update ratio, collapse, equal heads,
   constant output
@@ -150,7 +162,8 @@ update undone: nothing moves, update ratio, moved without gradient, rounded away
 weight scale: norm eps, equal heads, unlike siblings, gradient through depth, output scale of blocks,
   first loss, sharp attention, update ratio, collapse, initialization, skip, token share, loss rises,
   constant output
-data: BROKEN, nothing moves, rounded away, update ratio, eps, uphill, target scale, gradient through
+same samples: few samples, dead, labels
+data: BROKEN, few samples, nothing moves, rounded away, update ratio, eps, uphill, target scale, gradient through
   depth, norm eps, labels, padding in the loss, same samples
 outliers: unlike siblings, untrained among trained, sharp attention, first loss, collapse, initialization
 rows: first loss, loss rises
@@ -159,6 +172,8 @@ symmetric: copies, dead, equal heads, collapse, constant output, initialization,
 tie: copies, initialization
 shared: copies, initialization, layers not run
 recipe: initialization, unlike siblings, first loss
+stream dropped: constant output
+norm gains: norm eps, norm size, gradient through depth, dead
 silent norm: GRADIENTS, equal heads, router, constant output, norm eps, collapse, layers not run, unlike
   siblings, initialization, skip
 empty attention row: loss not finite, gradient not finite, attention rows, loss rises, past not seen
@@ -168,7 +183,9 @@ gradient at the step: MOTION, dead, no gradient, constant output
 rate zero: nothing moves, dead, update ratio
 not in the optimizer: nothing moves, optimizer elsewhere, dead, groups, update undone
 not in the model: not in the optimizer, no gradient
-uphill: loss rises
+uphill: loss rises, pushed away
+level not seen: target scale, first loss
+targets drawn again: loss rises
 loss and cross-entropy: loss rises, update ratio, uphill
 decay: loss rises, update ratio, rows decay, uphill
 momentum: update ratio, loss rises, eps
@@ -178,11 +195,11 @@ update ratio: loss rises, nothing moves, constant output
 rounded away: update ratio, nothing moves, eps
 weak mask: leak, attention rows
 softmax axis: leak, attention rows, past not seen, samples mixed, own token not seen
-scores of tokens: samples mixed, leak, past not seen, own token not seen
+scores of tokens: order not seen, samples mixed, leak, past not seen, own token not seen
 attention rows: leak
 norm axis: leak, samples mixed, first loss, bounded outputs
 state between calls: leak, samples mixed
-samples mixed: leak, own token not seen
+samples mixed: leak, own token not seen, state between calls
 leak: samples mixed, padding is seen, own token not seen, order not seen, tokens see others
 label offset: own token not seen, first loss, padding in the loss, leak, loss and cross-entropy
 labels: first loss, loss rises, loss and cross-entropy, bounded outputs, padding in the loss, label offset
@@ -196,12 +213,11 @@ skip: gradient through depth, collapse, output scale of blocks, no final norm, n
 past not seen: order not seen, dead, own token not seen, no gradient
 positions: order not seen, dead
 layers not run: no gradient, no final norm, gradient through depth
-no gradient: source not seen, influence without gradient, past not seen, dead, order not seen, nothing
+no gradient: batch unused, source not seen, influence without gradient, past not seen, dead, order not seen, nothing
   moves
 source not seen: no gradient, dead, constant output
-constant output: past not seen, order not seen, dead, collapse, no gradient
+constant output: rows of tables, batch unused, past not seen, order not seen, dead, collapse, no gradient
 target scale: first loss, loss rises, update ratio, gradient at the step
-class axis: first loss, leak, samples mixed, label offset, labels
 copies: initialization
 norm on the skip: no final norm, skip
 norm eps: gradient through depth, update ratio

@@ -86,6 +86,9 @@ def _block(before: Tensor, after: Tensor) -> dict[str, Any]:
         "x": before[:2].float(),
         "y": after[:2].float(),
     }
+    if after.shape[0] >= 2:
+        gone = ~after.flatten(1).any(1) & before.flatten(1).any(1)
+        kept["gone"] = float(gone.float().mean())
     if after.dim() == 3 and after.shape[1] >= 8:
         unit = torch.nn.functional.normalize(after[:4].float(), dim=-1)
         n = unit.shape[1]

@@ -166,9 +166,15 @@ def same_samples(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
         yield error(
             "data",
             "All samples of a batch are equal.",
-            f"in the first {equal} batches",
-            "check the dataset's index and the collate function",
+            f"in the first {equal} batches"
+            + (": the inputs are constant, and zero" if not any(map(_any, batches)) else ""),
+            "check the dataset's index and the collate function, and divisions of integers",
         )
+
+
+def _any(batch: Any) -> bool:
+    """Whether some floating input of a batch is not zero."""
+    return any(bool(t.any()) for t in _inputs(batch) if t.is_floating_point())
 
 
 def _each_twice(batch: Any) -> bool:
@@ -219,7 +225,10 @@ def labels(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
         return
     call = evidence.loss_call()
     outputs, targets = call.outputs, call.labels
-    if call.labels_differentiable:
+    both = (
+        call.name == "kl_div" and sum(c.name == "kl_div" for c in evidence.seen().losses) > 1
+    )  # in both directions
+    if call.labels_differentiable and not both:
         yield warning(
             ["labels", "loss"],
             "The targets of the loss carry a gradient: the network is trained to move its own targets.",
@@ -236,7 +245,13 @@ def labels(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
                 "squeeze or unsqueeze one of them so that both have one shape",
             )
         elif targets.numel() >= 8 and targets.unique().numel() == 1:
-            yield warning("labels", "All targets are equal.", f"{float(targets.flatten()[0]):.3g}")
+            value = float(targets.flatten()[0])
+            yield warning(
+                ["labels", "data"],
+                "All targets are equal.",
+                f"the target is constant, {'zero' if value == 0 else f'{value:.3g}'} for all {targets.numel()}",
+                "were they truncated to integers, or read from the wrong column?",
+            )
         return
     rows = evidence.class_rows
     if rows is None:
@@ -320,12 +335,15 @@ def class_axis(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
     last = next((c for c in reversed(evidence.seen().calls) if isinstance(c.module, nn.Linear)), None)
     if last is None or last.shape[-1] != call.outputs.shape[-1] or last.shape != tuple(call.outputs.shape):
         raise NotAsked("the readout's classes are not the last axis")
-    if call.outputs.shape[1] != call.outputs.shape[-1]:
+    features = (
+        call.outputs.stride(-1) == 1 and call.outputs.stride(1) != 1
+    )  # they lie side by side, as Linear puts them
+    if call.outputs.shape[1] != call.outputs.shape[-1] or (features and call.outputs.dim() == 3):
         yield error(
             ["loss", last.name],
             "The cross-entropy takes another axis for the classes than the readout's outputs.",
-            f"outputs of shape {tuple(call.outputs.shape)}: axis 1 is taken for the classes, the readout "
-            f"has {last.shape[-1]}",
+            f"outputs of shape {tuple(call.outputs.shape)}: axis 1 (time) is taken for the classes, the readout "
+            f"puts its {last.shape[-1]} classes on the last axis: the positions compete in the softmax",
             "outputs.transpose(1, 2), or flatten to (rows, classes)",
         )
 
@@ -346,6 +364,8 @@ def label_offset(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
     evidence.facts["label offset"] = shift
     if shift is None:
         yield from _strange_labels(alignment)
+        if causal:
+            yield from _told_by_later(alignment)
         if causal is False:
             yield from _visible_labels(alignment)
         return
@@ -384,6 +404,34 @@ def label_offset(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
             f"output i is asked for token i{shift:+d}",
             offset=shift,
         )
+
+
+def _told_by_later(alignment: Alignment) -> Iterator[CheckFinding]:
+    """Labels that the next token tells, which a causal network does not see there."""
+    ids, y, kept = alignment.ids, alignment.labels, alignment.kept
+    if ids.shape != y.shape or int(kept.sum()) < 8 * ids.unique().numel() or y[kept].unique().numel() < 3:
+        return
+    told = {shift: _told_by(ids, y, kept, shift) for shift in (-1, 0, 1, 2)}
+    late = max((1, 2), key=lambda shift: told[shift])
+    if told[late] > 0.9 and max(told[-1], told[0]) < 0.7:
+        yield error(
+            ["model", "labels", "data"],
+            "The labels depend on later tokens, which the outputs do not see: the network is causal.",
+            f"{told[late]:.0%} of the labels are told by the token {late} further on (following words, right context), "
+            f"{told[0]:.0%} by their own",
+            "tagging needs both sides: no causal mask (is_decoder=False); or shift the labels",
+            shift=late,
+        )
+
+
+def _told_by(ids: Tensor, labels: Tensor, kept: Tensor, shift: int) -> float:
+    """The share of labels that are the most frequent one of the token `shift` further on."""
+    low, high = max(0, -shift), ids.shape[1] - max(0, shift)
+    scored = kept[:, low:high]
+    tokens, y = ids[:, low + shift : high + shift][scored], labels[:, low:high][scored]
+    pairs, counts = torch.stack([tokens, y]).unique(dim=1, return_counts=True)
+    best = sum(int(counts[pairs[0] == token].max()) for token in pairs[0].unique())
+    return best / max(1, y.numel())
 
 
 def _visible_labels(alignment: Alignment) -> Iterator[CheckFinding]:

@@ -17,6 +17,7 @@ from edgewise.models.readable import refuse_lazy
 from edgewise.models.restoration import schedulers_of, undone
 from edgewise.models.unwrap import unwrap
 from edgewise.preflight import (  # noqa: F401  imported for their facts
+    batch_facts,
     data_facts,
     flow_facts,
     gradient_facts,
@@ -26,6 +27,7 @@ from edgewise.preflight import (  # noqa: F401  imported for their facts
     norm_facts,
     optimizer_facts,
     padding_facts,
+    relation_facts,
     softmax_facts,
     start_facts,
     tensor_facts,

@@ -47,6 +47,7 @@ class StepRecord:
     left: dict[str, Sample | None] | None = None  # gradients before the step was called
     optimizer_steps: int = 1
     backwards: int = 1
+    at_step: dict[str, Sample] = field(default_factory=dict)  # weights right before the optimizer's step
     stepped: dict[str, Sample] = field(default_factory=dict)  # weights right after the optimizer's step
     modes: list[bool] = field(default_factory=list)  # of the model in passes with gradients
 
@@ -82,6 +83,7 @@ class TrainingEvidence:
     again: Observation | None = None  # as `base`, if it came out otherwise
     evaluated: Observation | None = None
     loud: Observation | None = None
+    replays: Any = None  # Replays: what changes of batch and outputs did to the loss
     reach: Tensor | None = None  # (samples, tokens): gradient of one output row per sample at each token
     reach_rows: list[int] = field(default_factory=list)
     reaches: list[tuple[Tensor, Tensor]] = field(
@@ -408,7 +410,7 @@ def median(values: list[float]) -> float:
 def tolerance(values: Tensor) -> float:
     """Differences below this are rounding."""
     eps = 1e-5 if values.dtype in (torch.float32, torch.float64) else 4 * torch.finfo(values.dtype).eps
-    return eps * max(rms(values), 1e-12)
+    return eps * max(rms(values[values.isfinite()]), 1e-12)
 
 
 @torch.no_grad()

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from edgewise.preflight.catalog import CheckFinding, NotAsked, Undecided, error, fact, finding, warning
 from edgewise.preflight.evidence import TrainingEvidence, parent, rows_of, token_lookups, tolerance
 from edgewise.preflight.passes import outputs_of
+from edgewise.preflight.relation_facts import mixed_in_half
 
 BATCH_NORMS = (nn.modules.batchnorm._BatchNorm,)
 Region = tuple[slice | int | list[int], slice | int | list[int]]
@@ -91,8 +92,9 @@ def constant_output(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
     Threshold: none moves: the input is not used.
     Cannot decide: a loss that calls the model several times, if the changed input enters another call; discrete codes.
     """
+    found = _reached(evidence)
     seen = influence(evidence)
-    if not seen.moved[0].any():
+    if not seen.moved[0].any() and found is None:
         if (reason := _reaches_otherwise(evidence)) is not None:
             raise Undecided(reason)
         what = f"token {seen.token}" if seen.tokens else "all of its input"
@@ -103,6 +105,72 @@ def constant_output(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
             f"changing {what} of a sample changes none of its outputs",
             "is the input used at all, or overwritten on its way?",
         )
+    elif found is not None and (evidence.alignment is None or evidence.alignment.rows == 1):
+        few, tokens = found
+        single = len(few) == 1 and few[0] in (0, tokens - 1)
+        word = (
+            "the first token"
+            if few == [0]
+            else "the last token"
+            if single
+            else f"tokens {few[0]} to {few[-1]}"
+        )
+        yield finding(
+            "error" if len(few) < 0.3 * tokens else "warning",
+            ["model", "data", first_mixer(evidence)],
+            f"The outputs depend on {word} only: the other positions do not reach them.",
+            f"of {tokens} tokens, {tokens - len(few)} have no influence on any output, and no gradient: their input is "
+            f"ignored (masked tokens, or a causal network read at its first position)",
+            "is another tensor passed as the attention mask? read a causal network at the last token, others with all "
+            "tokens attending",
+            reached=few,
+        )
+
+
+@fact("level not seen", needs="changed")
+def level_not_seen(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
+    """Compare outputs before and after the level of one sample, and the size of another, was changed.
+
+    Threshold: they stay, although the targets of the samples follow it (correlation above 0.6).
+    """
+    call, seen = (
+        evidence.loss_call("mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss"),
+        influence(evidence),
+    )
+    given, targets = seen.change.get("input"), call.labels.detach().float()
+    if given is None or not targets.dim() or targets.shape[0] != given.shape[0]:
+        raise NotAsked("no floating input of at least 16 samples, with a target each")
+    x, y = given.float().reshape(len(given), -1), targets.reshape(len(targets), -1)
+    tests = [("level", 1, x.mean(1), y.mean(1))]
+    if y.shape[1] > 1:
+        tests.append(("size", 2, x.std(1), y.std(1)))
+    for word, sample, of_input, of_target in tests:
+        follows = float(torch.corrcoef(torch.stack([of_input, of_target]))[0, 1])
+        if not bool(seen.moved[sample].any()) and bool(seen.moved[0].any()) and follows > 0.6:
+            yield warning(
+                ["model", "labels", "data", "loss"],
+                f"The outputs do not depend on the {word} of the input, and the targets do: it is normalized away.",
+                f"another {word} of a sample leaves its output the same (the output is invariant), and the {word} of "
+                "targets "
+                f"follows that of inputs with correlation {follows:.2f}",
+                "put mean and scale back on the outputs (denormalize), or normalize the targets alike",
+                correlation=follows,
+            )
+            return
+
+
+def _reached(evidence: TrainingEvidence) -> tuple[list[int], int] | None:
+    """The tokens that reach an output in some sample, if others never do although they differ and are no padding."""
+    for ids, reach in evidence.reaches:
+        samples, tokens = ids.shape
+        rows = evidence.reach_rows
+        if tokens < 4 or samples < 4 or len(rows) != samples or not bool((reach > 0).any()):
+            continue
+        alive = (reach > 1e-7 * reach.amax(1, keepdim=True)).any(0)
+        text = torch.tensor([ids[:, t].unique().numel() > 2 for t in range(tokens)], device=ids.device)
+        if bool(alive.any()) and int((text & ~alive).sum()) >= max(2, 0.25 * int(text.sum())):
+            return alive.nonzero().flatten().tolist(), tokens
+    return None
 
 
 def _reaches_otherwise(evidence: TrainingEvidence) -> str | None:
@@ -225,12 +293,20 @@ def samples_mixed(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
     Threshold: any moves by more than rounding; a note with BatchNorm outside language models.
     Cannot decide: mixtures of experts with capacity limits may mix.
     """
+    if mixed_in_half(evidence):
+        yield warning(
+            ["model"],
+            "The samples of a batch influence one another: half of them alone have other outputs.",
+            "in eval mode, the outputs of the first samples change when the other examples are left out of the batch",
+            "check batch_first, view, reshape and transpose: is the batch axis taken for time, or normalized over?",
+        )
+        return
     seen = influence(evidence)
-    start = 2 if seen.tokens else 1
+    start = 2 if seen.tokens else int(seen.change.get("edited", 1))
     if seen.samples <= start:
         raise NotAsked("too few samples in a batch")
     outputs = outputs_of(evidence.after_steps()[0])
-    if outputs is not None and tuple(outputs.shape[-2:]) == (seen.samples, seen.samples):
+    if outputs is not None and outputs.dim() >= 2 and _square(outputs, seen.samples):
         raise NotAsked("outputs are samples by samples: a contrastive loss")
     if not bool(seen.moved[start:].any()):
         return
@@ -238,7 +314,8 @@ def samples_mixed(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
     words = evidence.alignment is not None and (evidence.alignment.offset or 0) >= 1
     place = seen.origin(list(range(start, seen.samples)), slice(None)) if seen.tokens else "model"
     small = float(seen.moved[start:].float().mean()) < 0.05
-    expected = (norms and not words) or (small and any("expert" in n for n in evidence.parameters))
+    given = _given_moved(evidence, list(range(start, seen.samples)))
+    expected = given or (norms and not words) or (small and any("expert" in n for n in evidence.parameters))
     yield finding(
         "note" if expected else "warning",
         norms if norms and place == "model" else [place],
@@ -248,6 +325,21 @@ def samples_mixed(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
         if norms
         else "check batch_first, view and transpose: is the batch axis taken for time?",
     )
+
+
+def _square(outputs: Tensor, samples: int) -> bool:
+    """Whether outputs are samples by samples, or views of them by views."""
+    rows, columns = outputs.shape[-2:]
+    return rows == columns and rows % samples == 0 and rows <= 4 * samples
+
+
+def _given_moved(evidence: TrainingEvidence, samples: list[int]) -> bool:
+    """Whether the model itself was given other samples that differ: they are mixed before it, as mixup does."""
+    base, changed = evidence.after_steps()
+    for a, b in zip(base.calls, changed.calls, strict=False):
+        if not a.name and a.before is not None and b.before is not None and a.before.shape == b.before.shape:
+            return a.before.shape[0] > max(samples) and not torch.equal(a.before[samples], b.before[samples])
+    return False
 
 
 @fact("past not seen", needs="changed")
@@ -293,7 +385,27 @@ def own_token_not_seen(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
     if alignment is None or alignment.offset is None or alignment.offset < 1:
         raise NotAsked("the labels are not the next tokens")
     blind = [b for b, row in enumerate(rows) if row >= 2 and not reach[b, row] > 1e-7 * float(reach[b].max())]
-    if blind and len(blind) == sum(row >= 2 for row in rows):
+    late = {
+        row - int((reach[b] > 1e-7 * float(reach[b].max())).nonzero()[-1])
+        for b, row in enumerate(rows)
+        if row >= 6
+    }
+    if (
+        blind
+        and len(late) == 1
+        and (shift := late.pop()) >= 2
+        and len(blind) == sum(row >= 2 for row in rows)
+    ):
+        yield error(
+            ["model", "labels", first_mixer(evidence)],
+            "The outputs are shifted against the inputs: an output does not see the last tokens before its label.",
+            f"output {rows[blind[0]]} sees tokens up to {rows[blind[0]] - shift} only: it is {shift} places too late "
+            "for "
+            f"its label, its own input and the last inputs are ignored",
+            "cut as many outputs at the beginning as tokens or vectors were put in front",
+            shift=shift,
+        )
+    elif blind and len(blind) == sum(row >= 2 for row in rows):
         yield warning(
             [first_mixer(evidence)],
             "An output does not see its own token, the last one it may see.",

@@ -132,7 +132,7 @@ def gradient_at_the_step(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
             )
             return
         at, fresh = pair
-        result = _compare(record, at, fresh, adam)
+        result = _compare(record, at, fresh, adam, any("clip" in e for e in evidence.events))
         if result is not None:
             yield result
             return
@@ -140,7 +140,7 @@ def gradient_at_the_step(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
         raise Undecided("no call of step called optimizer.step")
 
 
-def _compare(record: StepRecord, at: Tensor, fresh: Tensor, adam: bool) -> CheckFinding | None:
+def _compare(record: StepRecord, at: Tensor, fresh: Tensor, adam: bool, clipped: bool) -> CheckFinding | None:
     size, own = float(at.norm()), float(fresh.norm())
     if record.left is not None:
         pair = _same(record.gradients, record.left)
@@ -182,6 +182,17 @@ def _compare(record: StepRecord, at: Tensor, fresh: Tensor, adam: bool) -> Check
     if off < 0.15 and factor < -0.01:
         return error(
             "step", "The gradient has the wrong sign at the step.", f"{factor:.3g} times that of the loss"
+        )
+    if off < 0.15 and factor < 0.02 and not clipped:
+        return finding(
+            "note" if adam and factor > 1e-5 else "warning",
+            "step",
+            "The gradient is divided between backward and the optimizer's step.",
+            f"gradients are scaled by {factor:.3g} (divided by {1 / factor:.3g}) after backward: the optimizer sees "
+            "hardly "
+            f"anything of them, and no clipping was called",
+            "is it divided by a number of processes or micro-batches that are not there?",
+            factor=factor,
         )
     if off < 0.15 and factor < 0.02:
         return finding(
@@ -227,11 +238,20 @@ def schedule(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
     """Compare rates of the coming 400 steps, as the schedulers that the step calls give them.
 
     Threshold: below 1 % of the largest within 50 steps after it; zero for more than 10 steps at the start; up
-    and down more than 20 times; below a thousandth of the given rate at the end; negative.
+    and down more than 80 times; below a thousandth of the given rate at the end; negative.
     Cannot decide: schedulers that the step does not call; short trainings that are meant.
     """
     yield from _other_optimizer(evidence)
     yield from _overwritten(evidence)
+    plateau = evidence.data.get("plateau of the loss")
+    if plateau is not None and plateau.mode == "max":
+        yield error(
+            ["optimizer", "step"],
+            "The scheduler lowers the rate while the loss falls: it waits for a plateau of something that should rise.",
+            "ReduceLROnPlateau(mode='max') is given the loss of the step",
+            'mode="min" for a loss, "max" for an accuracy',
+        )
+        return
     records = _records(evidence)
     ahead = evidence.rates_ahead
     if not ahead:
@@ -254,7 +274,7 @@ def schedule(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
         return
     start = next(k for k, rate in enumerate(rates) if rate > 0)
     turns = sum((b - a) * (c - b) < 0 for a, b, c in zip(rates, rates[1:], rates[2:], strict=False))
-    if start > 10 or turns > 20:
+    if start > 10 or turns > 80:
         yield warning(
             ["step", "optimizer"],
             "The learning rate is zero for the first steps: the warm-up does not rise."
@@ -266,7 +286,7 @@ def schedule(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
         return
     peak = rates.index(top)
     low = next((k for k in range(peak, len(rates)) if rates[k] < 0.01 * top), None)
-    if low is not None and low - peak < 50:
+    if low is not None and low - peak < 50 and max(rates[low:]) < 0.1 * top:  # else it starts again
         yield warning(
             ["step", "optimizer"],
             "The learning rate falls to almost nothing within a few steps.",

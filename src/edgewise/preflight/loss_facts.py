@@ -12,6 +12,7 @@ from edgewise.preflight.catalog import CheckFinding, NotAsked, Undecided, error,
 from edgewise.preflight.evidence import TrainingEvidence, rms
 from edgewise.preflight.observer import LossCall, Observation
 from edgewise.preflight.passes import contrastive, readout
+from edgewise.preflight.replay import samples_of
 
 CLASSES = ("cross_entropy", "nll_loss")
 REGRESSIONS = ("mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss")
@@ -65,7 +66,7 @@ def loss_not_finite(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
 def first_loss(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
     """Compare the cross-entropy with ln V, V classes as the call has them.
 
-    Threshold: warning above ln V + 2, error above 4 ln V + 4, for fresh weights that are all trained: logits
+    Threshold: warning above ln V + 3, error above 4 ln V + 4, for fresh weights that are all trained: logits
     of variance s² cost s²/2.
     Cannot decide: trained, adapted or half-frozen weights: a note; below ln V: trained, prior bias, or a
     leak.
@@ -79,7 +80,10 @@ def first_loss(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
     entropy, chance = evidence.facts["cross-entropy"], evidence.facts["chance"]
     if not math.isfinite(entropy) or entropy <= chance + 1:
         return
-    severity = "error" if entropy > 4 * chance + 4 else "warning" if entropy > chance + 2 else "note"
+    severity = "error" if entropy > 4 * chance + 4 else "warning" if entropy > chance + 3 else "note"
+    cosines = evidence.base is not None and evidence.base.main_loss is not None
+    if cosines and _bound_of_cosines(evidence.base, evidence.base.main_loss.outputs.float()) is not None:  # type: ignore[arg-type,union-attr]
+        severity = "note"  # their scale is chosen
     if not evidence.fresh or not evidence.all_trainable:
         severity = "note"
     rows = evidence.class_rows
@@ -205,6 +209,13 @@ def bounded_outputs(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
     if call.name in REGRESSIONS:
         yield from _out_of_reach(evidence, call, place)
         return
+    base = None if evidence.base is None else evidence.base.main_loss
+    if call.name == "cross_entropy" and head is None and base is not None and evidence.base is not None:
+        bound = _bound_of_cosines(evidence.base, base.outputs.float())
+        if bound is not None and 2 * bound < 50 and logits is not None and not _scaled(evidence):
+            cosines = f"the outputs are cosines, products of vectors of one length, of at most {bound:.2g}"
+            yield _bounded("loss", -bound, bound, logits.shape[1], cosines)
+            return
     if (
         evidence.loud is None
         or evidence.loud.main_loss is None
@@ -228,7 +239,7 @@ def bounded_outputs(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
     bound = _bound_of_cosines(evidence.loud, values)
     if bound is not None:  # these vectors may not come near it, others will
         low, high = -bound, bound
-    if contrastive(evidence) and any(p.numel() == 1 for p in evidence.trainable.values()):
+    if contrastive(evidence) and _scaled(evidence):
         raise NotAsked("a learned temperature can widen the outputs")
     if high - low < 50 and classes >= 2:
         yield _bounded(
@@ -249,6 +260,11 @@ def bounded_outputs(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
             f"outputs go from {low:.3g} to {high:.3g} whatever the readout says",
             "give the raw outputs of the last Linear layer (no ReLU) to the loss",
         )
+
+
+def _scaled(evidence: TrainingEvidence) -> bool:
+    """Whether a single learned number may widen the outputs."""
+    return any(p.numel() == 1 for p in evidence.trainable.values())
 
 
 def _bound_of_cosines(loud: Observation, values: Tensor) -> float | None:
@@ -308,7 +324,7 @@ def _bounded(place: str, low: float, high: float, classes: int, evidence: str) -
 def loss_and_entropy(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
     """Compare the loss with the cross-entropy inside it, and the options of the call.
 
-    Threshold: minus itself: sign; the number of labels times: sum; label smoothing above 0.5; class weights
+    Threshold: the number of labels times: sum; label smoothing above 0.5; class weights
     1000 times apart.
     Cannot decide: auxiliary terms, which are meant: a factor is reported if it is exactly the number of
     labels or samples.
@@ -318,7 +334,6 @@ def loss_and_entropy(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
     rows = evidence.class_rows
     if rows is None or not rows[2].any() or call.value is None or call.value.numel() != 1:
         if (call.value is not None and call.value.numel() > 1) or call.options.get("reduction") == "by hand":
-            yield from _sign(evidence, total, evidence.facts.get("cross-entropy"))
             yield from _summed(evidence, total)
             return
         raise NotAsked("the cross-entropy is not over classes")
@@ -338,7 +353,6 @@ def loss_and_entropy(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
             "Class weights are more than 1000 times apart.",
             f"from {float(weight.min()):.3g} to {float(weight.max()):.3g}",
         )
-    yield from _sign(evidence, total, float(call.value))
     yield from _summed(evidence, total)
     yield from _subtracted(evidence)
 
@@ -349,7 +363,17 @@ def _subtracted(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
         share, off, entropy, total = evidence.data["at outputs"]
         rest, call = total - share * entropy, evidence.loss_call()
         rounding = max(0.002, 4 * torch.finfo(call.outputs.dtype).eps)  # of the loss itself
-        if off < 0.02 and share > 0 and rest < -rounding * abs(share * entropy):
+        if share > 0 and rest > 5 * share * entropy > 0 and len(evidence.seen().losses) == 1:
+            yield warning(
+                "loss",
+                "Another term outweighs the cross-entropy in the loss.",
+                f"the loss is {total:.4g}, of which {share:.3g} times the cross-entropy is {share * entropy:.4g}: "
+                "auxiliary "
+                f"terms (a balancing loss of experts, a penalty) are {rest / (share * entropy):.0f} times as large",
+                "lower the weight of the auxiliary loss (router_aux_loss_coef is usually 0.01)",
+                rest=rest,
+            )
+        elif off < 0.02 and share > 0 and rest < -rounding * abs(share * entropy):
             yield warning(
                 "loss",
                 "A term of the loss is subtracted: minimizing the loss makes this auxiliary term larger.",
@@ -360,14 +384,17 @@ def _subtracted(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
             )
 
 
-def _sign(evidence: TrainingEvidence, total: float, entropy: float | None) -> Iterator[CheckFinding]:
-    if entropy is not None and total < 0 < entropy and len(evidence.seen().losses) == 1:
-        yield error(
-            "loss",
-            "The loss has the wrong sign: minimizing it makes the cross-entropy larger.",
-            f"the loss is {total:.3g}, the cross-entropy inside it {entropy:.3g}",
-            "return the cross-entropy, not minus it",
-        )
+def _gentle(evidence: TrainingEvidence) -> bool:
+    """Whether a rate is so small that plain gradient steps are small all the same."""
+    if (
+        evidence.optimizer is None
+        or "sgd" not in type(evidence.optimizer).__name__.lower()
+        or not evidence.steps
+    ):
+        return False
+    first = evidence.steps[0]
+    moved = [rms(first.after[n].entries.float() - b.entries.float()) for n, b in first.before.items()]
+    return sum(moved) < 0.01 * sum(rms(b.entries) for b in first.before.values())
 
 
 def _summed(evidence: TrainingEvidence, total: float) -> Iterator[CheckFinding]:
@@ -384,7 +411,8 @@ def _summed(evidence: TrainingEvidence, total: float) -> Iterator[CheckFinding]:
     }
     for count, words in counts.items():
         if count >= 4 and abs(factor / count - 1) < 0.02:
-            yield warning(
+            yield finding(
+                "note" if _gentle(evidence) else "warning",
                 "loss",
                 f"The loss is a sum over {words}, not a mean: its gradient grows with the batch.",
                 f"the loss is {total:.4g}, {factor:.1f} times the mean cross-entropy {entropy:.3g}",
@@ -406,7 +434,9 @@ def _summed(evidence: TrainingEvidence, total: float) -> Iterator[CheckFinding]:
         call = evidence.loss_call()
         by_hand = call.options.get("reduction") in ("none", "by hand")
         yield finding(
-            "warning" if by_hand and call.scored is not None and not bool(call.scored.all()) else "note",
+            "warning"
+            if by_hand and call.scored is not None and labels != samples_of(evidence.batches[0])
+            else "note",
             "loss",
             "The loss is a mean over all labels, ignored ones (padding) included.",
             f"{scored} of {labels} labels are scored; the loss is {factor:.2f} times their mean",

@@ -37,6 +37,7 @@ class Motion:
         self.still: list[str] = []
         self.uphill = 0.0
         self.against = 0.0
+        self.climbing: list[str] = []  # go along their own gradient
         for name, group in _held(evidence).items():
             gradient = record.gradients.get(name)
             if gradient is None or not gradient.alive or name not in record.before:
@@ -53,6 +54,9 @@ class Motion:
             if count and gone == count:
                 self.still.append(name)
             product = float((difference * slope).sum())
+            length = float(difference.norm() * slope.norm())
+            if length > 0 and product > 0.3 * length and difference.numel() >= 16:
+                self.climbing.append(name)
             self.uphill, self.against = self.uphill + max(product, 0.0), self.against + max(-product, 0.0)
             self.sizes[name], self.updates[name] = rms(before), rms(difference)
 
@@ -121,7 +125,7 @@ def rounded_away(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
 def uphill(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
     """Compare the first step with its gradient.
 
-    Threshold: update · gradient > 0 over all parameters.
+    Threshold: update · gradient > 0 over all parameters; cosine above 0.3 for single ones.
     """
     seen = motion(evidence)
     if not seen.record.first:
@@ -136,6 +140,22 @@ def uphill(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
             if any(g.get("maximize") for g in groups)
             else "check the sign of loss, rate and update",
         )
+    elif seen.climbing and len(seen.climbing) < 0.7 * len(seen.sizes) and not _decays(evidence):
+        yield error(
+            [*seen.climbing, "optimizer"],
+            "Some parameters move along their gradient, not against it: these are trained to raise the loss.",
+            f"{len(seen.climbing)} of {len(seen.sizes)} parameters go uphill in the first step",
+            "check the groups of the optimizer (maximize, sign of the rate), hooks on gradients, and the update's "
+            "formula",
+        )
+
+
+def _decays(evidence: TrainingEvidence) -> bool:
+    """Whether weight decay may be the larger part of a step."""
+    return any(
+        float(g.get("lr", 0)) * float(g.get("weight_decay", 0) or 0) > 1e-3
+        for g in evidence.optimizer.param_groups
+    )
 
 
 @fact("update ratio", needs="steps")
@@ -248,7 +268,8 @@ def eps(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
 def loss_rises(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
     """Compare the loss of the first batch before and after the steps.
 
-    Threshold: 30 % and 0.1 higher: a warning, on trained weights only above guessing; not finite: an error;
+    Threshold: 30 % and 0.1 higher (for regression, whose size is no scale, 5 times): a warning, on trained weights
+    only above guessing; not finite: an error;
     only with a rate above zero.
     Cannot decide: anything finer needs `edgewise rate`.
     """
@@ -272,7 +293,7 @@ def loss_rises(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
             f"{after} after {len(records)} steps",
             "lower the learning rate",
         )
-    elif after > first + 0.3 * abs(first) + 0.1:
+    elif after > first + (0.3 if "chance" in evidence.facts else 4.0) * abs(first) + 0.1:
         chance = evidence.facts.get("chance", math.inf)
         yield finding(
             "warning" if evidence.fresh or after > 1.3 * max(chance, first) else "note",

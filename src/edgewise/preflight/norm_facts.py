@@ -41,6 +41,40 @@ def silent_norm(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
         )
 
 
+@fact("norm gains", needs="pass", cost="0")
+def norm_gains(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
+    """Compare the gains of norms with zero.
+
+    Threshold: of both signs, at least a fifth each, in half of the norms: drawn around zero, as matrices are.
+    """
+    drawn, every = [], set()
+    for call in _norm_calls(evidence):
+        gain = next((p for p in call.module.parameters(recurse=False) if p.numel() == call.shape[-1]), None)
+        if gain is not None and gain.numel() >= 16:
+            every.add(call.name)
+            share = float((gain.detach() > 0).float().mean())
+            small = float(gain.detach().abs().max()) < 0.5 and abs(float(call.kept.get("unit", 0))) < 1e9
+            if 0.2 < share < 0.8 and small and _as_gain(call):
+                drawn.append(call.name)
+    if drawn and len(drawn) >= 0.5 * len(every):
+        yield warning(
+            drawn,
+            "The gains of norms are random numbers around zero: the initialization of matrices was applied to them.",
+            f"in {len(drawn)} of {len(every)} norms gains have both signs and are small: norms near zero let little "
+            "through",
+            "draw only tensors of two dimensions; gains begin at one",
+        )
+
+
+def _as_gain(call: ModuleCall) -> bool:
+    """Whether outputs are as large as the gain itself, and not as one plus it."""
+    gain = (
+        next(p for p in call.module.parameters(recurse=False) if p.numel() == call.shape[-1]).detach().float()
+    )
+    size = float(gain.square().mean().sqrt())
+    return bool(0.3 * size < float(call.kept["size"]) < 3 * size)
+
+
 @fact("norm eps", needs="pass")
 def norm_eps(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
     """Compare eps of every norm with the variance of its input.
@@ -55,8 +89,8 @@ def norm_eps(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
             "warning" if odd or (evidence.fresh and len(large) >= 0.25 * len(calls)) else "note",
             odd or list(large),
             "A norm does not normalize: its eps is larger than the variance of its input.",
-            f"eps is {max(large.values()):.2g} times the variance",
-            "eps 1e-5 or 1e-6, or larger embeddings",
+            f"eps is {max(large.values()):.2g} times the variance: the norm's output is small",
+            "epsilon is 1e-5 or 1e-6; or larger embeddings",
             ratio=max(large.values()),
         )
 

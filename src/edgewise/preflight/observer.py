@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
+from edgewise.preflight.contracts import Broken, broken_contract
 from edgewise.preflight.fingerprint import (
     argument,
     clean,
@@ -120,6 +121,10 @@ class Observation:
     units_over: list[tuple[str, tuple[int, ...], int]] = field(
         default_factory=list
     )  # F.normalize: shape, axis
+    broken: list[tuple[str, Broken]] = field(
+        default_factory=list
+    )  # place, what a loss function was not given
+    backwards: list[Any] = field(default_factory=list)  # hand-written: place, function, arguments, options
     value: Tensor | None = None
     error: BaseException | None = None
     stack: list[str] = field(default_factory=list)
@@ -255,6 +260,10 @@ class Observer(TorchFunctionMode):
         turned = name == "__get__" and getattr(func.__self__, "__name__", "") in ("T", "mT")
         if self.details and torch.is_tensor(out) and (turned or name not in LOOKS):
             self.seen.used.update(id(a) for a in args if isinstance(a, nn.Parameter))
+        if self.details and name.endswith("_loss"):
+            with torch._C.DisableTorchFunction(), torch.no_grad():
+                if (broken := broken_contract(name, args, kwargs)) is not None:
+                    self.seen.broken.append((self.seen.place, broken))
         if name in LOSSES:
             self._loss(name, args, kwargs, out)
         elif name == "log_softmax" and torch.is_tensor(out):

@@ -330,7 +330,12 @@ def positions(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
             continue
         if ids.dim() == 0 or ids.is_floating_point() or ids.shape[-1] < 4:
             continue
-        if ids.unique().numel() == 1 and size >= max(8, tokens) and (named or size < 4 * tokens + 4):
+        ends = (0, tokens - 1, tokens, size - 1)  # what a forgotten or constant index gives
+        if (
+            ids.unique().numel() == 1
+            and size >= max(8, tokens)
+            and (named or (size < 4 * tokens + 4 and int(ids.flatten()[0]) in ends))
+        ):
             yield warning(
                 lookup.place or "model",
                 "All tokens get the same position.",

@@ -5,12 +5,15 @@
 3. base: as it is, with a backward pass from one output per sample to the tokens (the influence matrix)
 4. changed: one token replaced in the first sample, two swapped in the second
 5. evaluated: in eval mode; 6. loud: the readout's input scaled up, to see whether outputs are bounded
+7. replays: the loss again with parts of the batch or outputs changed, without the model; half of the batch alone
 """
 
 from __future__ import annotations
 
 import math
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -20,6 +23,7 @@ from torch import Tensor, nn
 from edgewise import interrupts
 from edgewise.models.state import RandomStreams
 from edgewise.preflight.closeup import look_closely
+from edgewise.preflight.contracts import own_backwards
 from edgewise.preflight.evidence import (
     TrainingEvidence,
     copied,
@@ -33,6 +37,7 @@ from edgewise.preflight.evidence import (
 from edgewise.preflight.fingerprint import tensors_in
 from edgewise.preflight.observer import Edit, Look, Observation, Observer
 from edgewise.preflight.real_steps import RealSteps, clear_gradients, gradients
+from edgewise.preflight.replay import Replay, Replays
 
 
 class Passes:
@@ -67,7 +72,9 @@ class Passes:
         evidence = self.evidence
         clear_gradients(evidence)
         observer = self._observer(look=look_closely(evidence), details=True)
-        seen = evidence.first = self._pass(observer)
+        with own_backwards(lambda: observer.seen.place) as backwards:
+            seen = evidence.first = self._pass(observer)
+        seen.backwards = backwards
         if seen.error is not None or seen.value is None:
             return False
         self._scored(seen)
@@ -176,7 +183,10 @@ class Passes:
     # --- changed passes ----------------------------------------------------------------------------------------------
     def _changed_passes(self) -> None:
         evidence = self.evidence
-        evidence.base = self._base()
+        assert self._start is not None
+        replay = Replay(evidence, self.model, self.loss, self._start.restore)
+        with replay.recording():
+            evidence.base = self._base()
         interrupts.check()
         with torch.no_grad():
             if evidence.base.error is None:
@@ -193,16 +203,36 @@ class Passes:
                         "no tokens and no floating inputs were seen that could be changed"
                     )
             interrupts.check()
-            self._evaluated()
+            self._evaluated(replay)
             interrupts.check()
             self._loud()
+            interrupts.check()
+            self._replays(replay)
+
+    def _replays(self, replay: Replay) -> None:
+        """What must matter to the loss, and what must not; what a training does not allow is left out."""
+        evidence, base = self.evidence, self.evidence.base
+        if base is None or base.error is not None or evidence.again is not None:
+            return
+        found = evidence.replays = evidence.replays or Replays()
+        try:
+            if evidence.own_loss and evidence.loss is not None and replay.possible:
+                replay.fields(found)
+                replay.own_labels(found, self._plainly, base)
+                replay.draws(found, base)
+                replay.downhill(found)
+        except Exception as error:  # noqa: BLE001  the user's loss with other numbers: what was found so far counts
+            evidence.facts["replay"] = f"{type(error).__name__}: {str(error)[:200]}"
+
+    def _plainly(self, batch: Any) -> Observation:
+        return self._pass(self._observer(prints=False), batch)
 
     def _base(self) -> Observation:
         """The pass as it is, and the gradient of one output row per sample at the tokens."""
         evidence = self.evidence
         clear_gradients(evidence)
         with torch.enable_grad():
-            seen = self._pass(self._observer(track=True))
+            seen = self._pass(self._observer(track=True, cosines=True))
             if seen.error is None and seen.value is not None:
                 evidence.facts["loss after"] = seen.number
                 try:
@@ -235,6 +265,10 @@ class Passes:
             share = float((own * slope).sum()) / size
             off = float((own - share * slope).norm() / own.norm())
             self.evidence.data["at outputs"] = (share, off, float(entropy.detach()), seen.number)
+            axis = 1 if own.dim() > 1 else 0
+            along, living = (own * slope).sum(axis), slope.ne(0).any(axis) & own.ne(0).any(axis)
+            if int(living.sum()) >= 8:
+                self.evidence.data["rows pushed away"] = float((along[living] < 0).float().mean())
 
     def _reach(self, seen: Observation) -> None:
         """The gradient of one output row per sample at every token of every input."""
@@ -312,9 +346,13 @@ class Passes:
         if tensor is None or tensor.requires_grad or tensor.shape[0] < 2:
             return
         generator = torch.Generator().manual_seed(2)
-        noise = torch.randn(tensor[0].shape, generator=generator).to(tensor)
-        tensor[0] += noise * max(rms(tensor), 1e-3)
+        noise, size = torch.randn(tensor[0].shape, generator=generator).to(tensor), max(rms(tensor), 1e-3)
         evidence.change = {"sample": 0, "samples": tensor.shape[0], "batch": batch}
+        if tensor.shape[0] >= 16:  # the level of one sample, and the size of another around its mean
+            evidence.change |= {"edited": 3, "input": tensor.detach().clone()}
+            tensor[1] += size
+            tensor[2] = tensor[2].mean() + 1.5 * (tensor[2] - tensor[2].mean())
+        tensor[0] += noise * size
 
     def _confirm(self) -> None:
         """A pass that differs from itself cannot show what a change does."""
@@ -333,22 +371,20 @@ class Passes:
             if base is not None and (
                 other is None
                 or other.shape != base.shape
-                or not bool(((other - base).abs() <= tolerance(base)).all())
+                or not bool(((other == base) | ((other - base).abs() <= tolerance(base))).all())
             ):
                 evidence.changed, evidence.again = None, again
                 evidence.problems.append(
                     "two passes with the same random numbers differ: nothing can be compared"
                 )
 
-    def _evaluated(self) -> None:
-        modes = [(module, module.training) for module in self.model.modules()]
-        self.model.eval()
-        try:
-            self.evidence.evaluated = self._pass(self._observer(prints=False))
-            self.evidence.evaluated.value = None
-        finally:
-            for module, mode in modes:
-                module.training = mode
+    def _evaluated(self, replay: Replay) -> None:
+        with evaluating(self.model):
+            seen = self.evidence.evaluated = self._pass(self._observer(prints=False))
+            seen.value = None
+            if seen.error is None and not seen.drew and self.evidence.again is None:
+                self.evidence.replays = Replays()
+                replay.half(self.evidence.replays, self._plainly, seen)
 
     def _loud(self) -> None:
         """Scale what goes into the readout by ten thousand times its outputs' size."""
@@ -369,6 +405,18 @@ class Passes:
             evidence.facts["readout"] = name
         finally:
             handle.remove()
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Put the model in eval mode while inside."""
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, mode in modes:
+            module.training = mode
 
 
 def readout(evidence: TrainingEvidence) -> tuple[str, nn.Linear] | None:

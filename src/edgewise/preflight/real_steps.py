@@ -6,10 +6,12 @@ import math
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import wraps
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.amp.grad_scaler import GradScaler
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 from torch.overrides import TorchFunctionMode
 
@@ -19,6 +21,7 @@ from edgewise.preflight.evidence import Sample, StepRecord, TrainingEvidence, co
 
 AHEAD = 400  # steps for which a scheduler is asked
 CLIPS = ("clip_grad_norm_", "clip_grad_value_")
+KEPT = {"optimizer": torch.optim.Optimizer, "scheduler": LRScheduler, "scaler": GradScaler}  # over all steps
 
 
 class RealSteps:
@@ -111,15 +114,20 @@ class RealSteps:
         if self._discarded(record):
             events.names.append("wiped")
         evidence.events.append(list(events.names))
+        evidence.data.setdefault("made", []).append(list(events.made))
         if torch.is_tensor(value):
             record.loss = float(value.detach().float().mean())
         elif isinstance(value, (int, float)):
             record.loss = float(value)
+        for scheduler, metric in (m[:2] for m in events.metrics if len(m) > 1):
+            if math.isfinite(record.loss) and abs(float(metric) - record.loss) <= 1e-6 * abs(record.loss):
+                evidence.data["plateau of the loss"] = scheduler
         if events.at_step:
             record.gradients = events.at_step[-1]
             evidence.gradients.append(record.gradients)
         self._averages("after")
         record.after, record.stepped, record.modes = _weights(evidence), events.stepped, list(events.modes)
+        record.at_step = events.weights
         record.optimizer_steps, record.backwards = len(events.at_step), events.names.count("backward")
         return record
 
@@ -162,7 +170,13 @@ class RealSteps:
         patched: list[tuple[Any, str, Any]] = []
         handles = [self.model.register_forward_pre_hook(lambda *_: events.forward(self.model.training))]
 
-        def wrap(owner: Any, name: str, event: str, action: Callable[[], None] | None = None) -> None:
+        def wrap(
+            owner: Any,
+            name: str,
+            event: str,
+            action: Callable[[], None] | None = None,
+            with_arguments: Callable[[Any], None] | None = None,
+        ) -> None:
             original = getattr(owner, name, None)
             if original is None:
                 return
@@ -171,6 +185,8 @@ class RealSteps:
                 events.names.append(event)
                 if action is not None:
                     action()
+                if with_arguments is not None:
+                    with_arguments((owner, *args, *kwargs.values()))
                 return original(*args, **kwargs)
 
             patched.append((owner, name, vars(owner).get(name) if hasattr(owner, "__dict__") else None))
@@ -180,6 +196,8 @@ class RealSteps:
             events.names.append("step")
             events.unused = False
             events.at_step.append(gradients(self.evidence))
+            if not events.weights:
+                events.weights = _weights(self.evidence)
 
         def stepped(*_: object) -> None:
             events.stepped = _weights(self.evidence)
@@ -194,9 +212,13 @@ class RealSteps:
         wrap(optimizer, "zero_grad", "zero_grad", self._wiped)
         wrap(self.model, "zero_grad", "zero_grad", self._wiped)
         for scheduler in self.schedulers:
-            wrap(scheduler, "step", "scheduler")
+            plateau = isinstance(scheduler, ReduceLROnPlateau)
+            wrap(scheduler, "step", "scheduler", with_arguments=events.metrics.append if plateau else None)
         for name in CLIPS:
             wrap(torch.nn.utils, name, "clip")
+        for name, kind in KEPT.items():
+            patched.append((kind, "__init__", vars(kind)["__init__"]))
+            setattr(kind, "__init__", _told(vars(kind)["__init__"], events.made, name))  # noqa: B010
         try:
             with events:
                 yield
@@ -262,6 +284,9 @@ class _Events(TorchFunctionMode):
         self.modes: list[bool] = []  # of the model in passes with gradients
         self.at_step: list[dict[str, Sample | None]] = []
         self.stepped: dict[str, Sample] = {}
+        self.weights: dict[str, Sample] = {}  # when the optimizer first stepped
+        self.metrics: list[tuple[Any, ...]] = []  # what a scheduler that waits for a plateau was given
+        self.made: list[str] = []  # optimizers, schedulers and scalers made inside
         self.lost: list[dict[str, Sample]] = []  # weights when zero_grad wiped a gradient inside the step
         self.last: dict[
             str, Sample | None
@@ -281,6 +306,17 @@ class _Events(TorchFunctionMode):
             self.last = self.gradients() if self.lost else {}
             return value
         return func(*args, **(kwargs or {}))
+
+
+def _told(original: Callable[..., None], made: list[str], name: str) -> Callable[..., None]:
+    """Return a constructor that says that it was called."""
+
+    @wraps(original)
+    def init(self: Any, *args: Any, **kwargs: Any) -> None:
+        made.append(name)
+        original(self, *args, **kwargs)
+
+    return init
 
 
 def gradients(evidence: TrainingEvidence) -> dict[str, Sample | None]:

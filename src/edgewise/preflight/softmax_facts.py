@@ -311,13 +311,27 @@ def scores_of_tokens(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
     or heads by heads is.
     Cannot decide: windows, pooled keys, caches: other sizes are not judged.
     """
-    calls = _softmaxes(evidence)
     alignment = evidence.alignment
-    if alignment is None:
-        raise NotAsked("the number of tokens is not known")
+    if alignment is None or not evidence.seen().softmaxes:
+        raise NotAsked("the number of tokens is not known, or no attention was seen")
     samples, tokens = alignment.ids.shape
+    heads = [
+        s.place or "model"
+        for s in evidence.seen().softmaxes
+        if s.scores.dim() == 4 and s.scores.shape[1] in range(tokens - 1, tokens + 1)
+        and s.scores.shape[-1] == s.scores.shape[-2] < tokens - 1
+    ]  # fmt: skip
+    if heads:
+        yield warning(
+            heads,
+            "Attention runs over the heads, not over the tokens: no token sees other tokens.",
+            f"scores are heads by heads for each of {tokens} tokens",
+            "scaled_dot_product_attention takes (samples, heads, tokens, width): transpose(1, 2) before and after it",
+        )
+        return
     if samples == tokens or samples < 4:
         raise NotAsked("too few samples to tell")
+    calls = _softmaxes(evidence)
     wrong = [s.place or "model" for s in calls if s.scores.shape[-1] == samples == s.scores.shape[-2]]
     right = [s for s in calls if s.scores.shape[-1] >= tokens - 2]
     if wrong and not right:

@@ -51,9 +51,17 @@ def not_finite(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
 def never_written(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
     """Compare the largest entry of every parameter.
 
-    Threshold: above 1e4 or below 1e-30: numbers that memory holds and no recipe draws.
-    Cannot decide: memory that happens to hold zeros: see *dead*.
+    Threshold: above 1e4 or below 1e-30: numbers that memory holds and no recipe draws; all matrices exactly zero.
+    Cannot decide: single tensors of zeros: see *dead*.
     """
+    matrices = [n for n, p in evidence.readable.items() if p.dim() >= 2]
+    if len(matrices) >= 3 and not any(evidence.largest[n] for n in matrices):
+        yield error(
+            matrices,
+            "All weights are zero: they were never initialized.",
+            f"{len(matrices)} matrices are exactly zero",
+            "initialize the model (after to_empty, every parameter must be written)",
+        )
     for name, top in evidence.largest.items():
         if math.isfinite(top) and (top > 1e4 or 0 < top < 1e-30):
             yield error(
@@ -192,7 +200,8 @@ def shared(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
             with_weights = [c for c in module if next(c.parameters(), None) is not None]
             different = {id(c) for c in with_weights}
             if len(different) < len(with_weights):
-                yield warning(
+                yield finding(
+                    "warning" if len(different) == 1 else "note",  # several that take turns are meant
                     name or "model",
                     "One layer object is repeated: its places share all weights.",
                     f"{len(with_weights)} places hold {len(different)} different layers",

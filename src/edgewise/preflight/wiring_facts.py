@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from torch import nn
 
 from edgewise.preflight.catalog import CheckFinding, NotAsked, fact, finding, note, warning
-from edgewise.preflight.evidence import TrainingEvidence, is_norm, median, rms, role
+from edgewise.preflight.evidence import TrainingEvidence, is_norm, is_readable, median, rms, role
 from edgewise.preflight.observer import ModuleCall
 
 
@@ -73,6 +73,24 @@ def skip(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
 
 def _post_norm(items: list[ModuleCall]) -> bool:
     return any(c.kept.get("size", 0) and 0.9 < c.kept["size"] < 1.1 for c in items)
+
+
+@fact("stream dropped", needs="pass")
+def stream_dropped(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
+    """Compare the output of every block, sample by sample, with zero.
+
+    Threshold: whole samples are exactly zero after a block, and were not before it, while others are not.
+    """
+    gone = [c for c in _block_calls(evidence) if 0 < c.kept.get("gone", 0) < 1]
+    if gone:
+        yield warning(
+            [c.name for c in gone],
+            "Whole examples are zero after a block: drop path takes the residual stream, not only the branch.",
+            f"{gone[0].kept['gone']:.0%} of the samples are exactly zero after {gone[0].name}, and were not before "
+            "it: the "
+            f"skip connection is dropped with them (stochastic depth)",
+            "x + drop_path(branch(x)), not drop_path(x + branch(x))",
+        )
 
 
 @fact("norm on the skip", needs="pass")
@@ -161,13 +179,13 @@ def collapse(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
 def router(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
     """Compare the share of tokens whose largest router output is one expert.
 
-    Threshold: above 90 % of at least 128 tokens; fresh weights.
+    Threshold: above 98 % of at least 128 tokens; fresh weights.
     Cannot decide: collapse that grows in training; small batches.
     """
     routers = [c for c in evidence.seen().calls if "load" in c.kept]
     if not routers:
         raise NotAsked("no router")
-    full = [c for c in routers if c.kept["load"] > 0.9 and c.kept["tokens"] >= 128]
+    full = [c for c in routers if c.kept["load"] > 0.98 and c.kept["tokens"] >= 128]
     if full:
         yield finding(
             "warning" if evidence.fresh else "note",
@@ -224,7 +242,8 @@ def layers_not_run(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
         if len(names) < 2 or any("expert" in n for n in names):
             continue
         ran = [n for n in names if n in order]
-        missed = [n for n in names if n not in order and n not in later]
+        living = {id(evidence.blocks[n]) for n in names if n in order or n in later}
+        missed = [n for n in names if id(evidence.blocks[n]) not in living]
         if ran and missed:
             yield finding(
                 "warning" if len(missed) <= len(names) // 2 else "note",
@@ -235,7 +254,7 @@ def layers_not_run(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
             )
         elif len(ran) == len(names) and [order[n] for n in names] != sorted(order[n] for n in names):
             yield note(names, "Layers run in another order than they stand in their list.")
-        elif ran and max(counts[n] for n in ran) > min(counts[n] for n in ran):
+        elif len(living) == len(names) and ran and max(counts[n] for n in ran) > min(counts[n] for n in ran):
             often = [n for n in ran if counts[n] > min(counts[m] for m in ran)]
             if len(often) <= len(ran) // 2:
                 yield warning(
@@ -280,6 +299,48 @@ def token_share(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
         )
 
 
+@fact("rows of tables", needs="pass", cost="0")
+def rows_of_tables(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
+    """Compare the rows of every table that the batch asks for: with one another, and by their gradient.
+
+    Threshold: frozen rows that are equal: their tokens cannot be told apart; of at least 8 rows one has a gradient,
+    in a
+    table that every token asks.
+    """
+    found = {}
+    for lookup in evidence.seen().lookups:
+        name = (evidence.names.get(id(lookup.table)) or [""])[0]
+        asked = lookup.ids.reshape(-1)[: 1 << 16].unique()
+        asked = asked[asked != (-1 if lookup.padding is None else lookup.padding)]
+        if not name or name in found or asked.numel() < 4 or not is_readable(lookup.table):
+            continue
+        found[name] = True
+        values = lookup.table.detach()[asked]
+        alike = values.shape[0] - values.unique(dim=0).shape[0]
+        if alike and not lookup.table.requires_grad and bool(values.any()):
+            yield warning(
+                [name, "data"],
+                "Tokens have identical embeddings that are frozen: the network cannot tell them apart.",
+                f"{alike} of {asked.numel()} rows of {name} that the batch asks for are copies of another one, and "
+                f"requires_grad is False",
+                "train the rows of new tokens, or give them different values",
+                rows=alike,
+            )
+        slope = next((g.get(name) for g in evidence.gradients if g.get(name) is not None), None)
+        if slope is None or slope.entries.numel() != lookup.table.numel() or asked.numel() < 8:
+            continue
+        living = slope.entries.view(lookup.table.shape)[asked].ne(0).any(1)
+        if int(living.sum()) == 1:
+            yield warning(
+                [name, lookup.place or "model", "model"],
+                "One row of a table gets all of its gradient: every distance or position that counts is the same.",
+                f"{asked.numel()} rows of {name} are asked for, and only row {int(asked[living][0])} reaches the "
+                "loss: the "
+                f"others are masked (relative positions of the wrong sign, clamped?)",
+                "under a causal mask distances are query minus key",
+            )
+
+
 @fact("dropout", needs="pass", cost="+1")
 def dropout(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
     """Compare the share of every dropout; random numbers drawn in eval mode.
@@ -296,6 +357,17 @@ def dropout(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
             f"p = {max(p for _, p in heavy)}",
             "p is the share that is dropped, not the share that is kept",
         )
+    call, later = seen.main_loss, None if evidence.evaluated is None else evidence.evaluated.main_loss
+    if call is not None and later is not None and call.outputs.numel() >= 64 and later.outputs.numel():
+        zero, usual = (float((c.outputs == 0).float().mean()) for c in (call, later))
+        if zero > 0.04 and usual < 0.1 * zero and any(active and p > 0 for _, p, active in seen.dropouts):
+            yield warning(
+                ["loss", "model", seen.calls[-1].name or "model"],
+                "Dropout stands after the readout: outputs that the loss scores are set to zero at random.",
+                f"{zero:.0%} of the logits are exactly zero in training, {usual:.0%} in eval mode",
+                "dropout before the last layer, not after it",
+                share=zero,
+            )
     if evidence.evaluated is not None and evidence.evaluated.error is None:
         still = [place or "model" for place, p, active in evidence.evaluated.dropouts if active and p > 0]
         if still:

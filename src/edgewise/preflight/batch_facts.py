@@ -1,0 +1,292 @@
+"""Facts about all batches together: repeats, codes of each batch, whose label is whose, what is scored."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from edgewise.preflight.catalog import CheckFinding, NotAsked, error, fact, warning
+from edgewise.preflight.evidence import Alignment, TrainingEvidence, token_lookups
+from edgewise.preflight.fingerprint import tensors_in
+from edgewise.preflight.replay import fields, name_of, samples_of
+
+LIMITS = (127, 255, 32767, 65535)  # largest numbers of narrow integers
+PROBED = 200  # samples that a probe of labels needs
+FEATURES = 256
+
+
+def _batches(evidence: TrainingEvidence, least: int) -> list[Any]:
+    if len(evidence.batches) < least:
+        raise NotAsked(f"fewer than {least} batches")
+    return evidence.batches
+
+
+@fact("few samples", needs="data")
+def few_samples(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
+    """Compare all samples of all batches with one another, every field together.
+
+    Threshold: fewer than a tenth are distinct, among at least 64 of at least 8 numbers each, within the first batches
+    already.
+    Cannot decide: a small set of samples that is meant, such as overfitting on purpose.
+    """
+    prints: list[tuple[float, ...]] = []
+    first: list[float] = []
+    for batch in _batches(evidence, 3)[:64]:
+        own = _prints(batch)
+        if not own:
+            raise NotAsked("samples are small, or not on one axis")
+        first.append(len(set(own)) / len(own))
+        prints += own
+    distinct = len(set(prints))
+    if len(prints) >= 64 and distinct < 0.1 * len(prints) and max(first) < 0.7:
+        yield error(
+            "data",
+            "The same examples come again and again.",
+            f"{len(prints)} samples in {len(first)} batches are repeats of {distinct} distinct examples (duplicate "
+            "rows)",
+            "look at the sampler: are its weights per example, and its indices over the whole dataset?",
+            distinct=distinct,
+            samples=len(prints),
+        )
+
+
+def _prints(batch: Any) -> list[tuple[float, ...]]:
+    samples = samples_of(batch)
+    columns = [
+        t.detach().reshape(samples, -1)[:, : 1 << 12].double()
+        for t in tensors_in(batch)
+        if t.dim() and t.shape[0] == samples
+    ]
+    if samples < 4 or not columns or sum(c.shape[1] for c in columns) < 8:
+        return []
+    rows = torch.cat(columns, 1).nan_to_num()
+    weights = torch.arange(1, rows.shape[1] + 1, dtype=torch.float64, device=rows.device).sqrt()
+    return [tuple(p) for p in torch.stack([rows.sum(1), rows @ weights], 1).tolist()]
+
+
+@fact("codes per batch", needs="data")
+def codes_per_batch(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
+    """Compare the integers of every field with one number per sample, batch by batch.
+
+    Threshold: in each of at least 4 batches they are exactly 0 to k without a gap, and k differs: every batch is
+    encoded
+    for itself.
+    """
+    columns: dict[str, list[Tensor]] = {}
+    for batch in _batches(evidence, 4):
+        for path, tensor in fields(batch):
+            if tensor.dim() == 1 and not tensor.is_floating_point() and tensor.numel() >= 4:
+                columns.setdefault(name_of(path), []).append(tensor.unique())
+    for name, codes in columns.items():
+        tight = all(torch.equal(c, torch.arange(c.numel()).to(c)) for c in codes)
+        sizes = {c.numel() for c in codes}
+        if len(codes) >= 4 and tight and len(sizes) >= 2 and max(sizes) >= 5:
+            yield warning(
+                ["labels", "data"],
+                "Every batch numbers its classes for itself: the same label is another class in the next batch.",
+                f"in each batch `{name}` is exactly 0 to k without a gap, with k from {min(sizes) - 1} to "
+                f"{max(sizes) - 1}: labels are encoded per batch (inconsistent)",
+                "fit the encoder of the labels once, on the whole dataset",
+                field=name,
+            )
+
+
+@fact("narrow ids", needs="pass", cost="0")
+def narrow_ids(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
+    """Compare the largest token id of all batches with the largest numbers of narrow integers.
+
+    Threshold: exactly 127, 255, 32,767 or 65,535, all of its neighbors used, and a table that is at least a tenth
+    longer.
+    Cannot decide: tokens that are bytes, in a table that is longer than it need be.
+    """
+    ids = [t for b in evidence.batches for _, t in fields(b) if t.dim() >= 2 and not t.is_floating_point()]
+    tables = list(token_lookups(evidence.seen()))
+    if not ids or not tables:
+        raise NotAsked("no token ids")
+    values = torch.cat([t.reshape(-1) for t in ids]).unique()
+    top, size = int(values[-1]), max(x.table.shape[0] for x in tables)
+    share = float((values > 0.9 * top).sum()) / max(1.0, 0.1 * top)
+    if top in LIMITS and size >= 1.1 * (top + 1) and share > 0.9 and values.numel() > 0.7 * top:
+        yield warning(
+            ["data", "labels", tables[0].place or "model"],
+            f"No token id is above {top}, where a narrow integer ends: larger ids overflow and become small ones.",
+            f"the table has {size} rows, and rows {top + 1} to {size - 1} are never asked for (words never used)",
+            "store ids as int64, or as a type that holds the vocabulary (uint8 ends at 255, uint16 at 65535)",
+            largest=top,
+        )
+
+
+@fact("labels of others", needs="loss", cost="0")
+def labels_of_others(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
+    """Compare how well a linear probe of a sample's inputs tells its own label with how well it tells its neighbors'.
+
+    Threshold: nothing for its own (below 3 standard errors), clearly (above 8) for the sample, or the batch, next to
+    it.
+    Cannot decide: labels in random order, or that no linear probe of the inputs can tell.
+    """
+    evidence.loss_call()
+    pairs = _labeled(evidence)
+    if pairs is None:
+        raise NotAsked("no label per sample in the batches")
+    inputs, labels = pairs
+    own = _told(inputs, labels)
+    others = {
+        f"the sample {abs(k)} {'after' if k < 0 else 'before'} it": _told(
+            inputs, [y.roll(k, 0) for y in labels]
+        )
+        for k in (-1, 1)
+    }
+    others["the sample at the other end of its batch"] = _told(inputs, [y.flip(0) for y in labels])
+    for k, words in ((1, "the batch before"), (-1, "the batch after")):
+        others["its place in " + words] = _told(inputs, labels[-k:] + labels[:-k])
+    best = max(others, key=lambda words: others[words])
+    if own < 3 and others[best] > 8:
+        yield error(
+            ["labels", "data"],
+            f"The labels do not match their inputs: a sample's label is that of {best}.",
+            f"a linear probe of the inputs tells it with {others[best]:.0f} standard errors, and the own label with "
+            f"{own:.1f}: labels are shifted against the inputs (another example's label)",
+            "shuffle, sort and drop inputs and labels together",
+        )
+
+
+def _labeled(evidence: TrainingEvidence) -> tuple[list[Tensor], list[Tensor]] | None:
+    """Features and labels of the samples of every batch: labels are the field that the loss is called with."""
+    call = evidence.loss_call()
+    goal, first = call.labels.detach().reshape(-1), evidence.batches[0]
+    samples = samples_of(first)
+    at = next(
+        (
+            p
+            for p, t in fields(first)
+            if t.dim()
+            and t.shape[0] == samples == t.numel() == goal.numel()
+            and torch.equal(t.reshape(-1).to(goal), goal)
+        ),
+        None,
+    )
+    if at is None or samples < 4:
+        return None
+    inputs, labels = [], []
+    for batch in evidence.batches:
+        own = dict(fields(batch))
+        rest = [t for p, t in own.items() if p != at and t.dim() >= 2 and t.shape[0] == samples]
+        if at not in own or own[at].numel() != samples or not rest:
+            continue
+        inputs.append(torch.cat([_features(t) for t in rest], 1))
+        labels.append(own[at].reshape(-1))
+    same = {x.shape[1] for x in inputs}
+    return (
+        (inputs, labels) if len(inputs) >= 4 and len(same) == 1 and len(inputs) * samples >= PROBED else None
+    )
+
+
+def _features(tensor: Tensor) -> Tensor:
+    """At most 256 numbers per sample: counts of ids, or entries."""
+    flat = tensor.detach().reshape(tensor.shape[0], -1)
+    if flat.is_floating_point():
+        return flat[:, :: flat.shape[1] // FEATURES + 1].float().nan_to_num()
+    counts = torch.zeros(flat.shape[0], FEATURES, device=flat.device)
+    return counts.scatter_add_(1, flat.long().remainder(FEATURES), torch.ones_like(flat, dtype=torch.float32))
+
+
+def _told(inputs: list[Tensor], labels: list[Tensor]) -> float:
+    """How many standard errors a ridge probe of the even batches tells the labels of the odd ones beyond guessing."""
+    y = [
+        (torch.nn.functional.one_hot(t.long().clamp(0, 31), 32) if not t.is_floating_point() else t[:, None])
+        for t in labels
+    ]
+    x_fit, x_test = torch.cat(inputs[::2]), torch.cat(inputs[1::2])
+    y_fit, y_test = torch.cat(y[::2]).float(), torch.cat(y[1::2]).float()
+    middle, spread = x_fit.mean(0), x_fit.std(0).clamp(min=1e-6)
+    a, b = (x_fit - middle) / spread, (x_test - middle) / spread
+    strength = 0.1 * a.shape[0] * torch.eye(a.shape[1], device=a.device)
+    guess = b @ torch.linalg.solve(a.T @ a + strength, a.T @ (y_fit - y_fit.mean(0)))
+    truth = y_test - y_fit.mean(0)
+    product = (guess * truth).sum(1)
+    return float(product.mean() / (product.std() / product.numel() ** 0.5).clamp(min=1e-12))
+
+
+@fact("what is scored", needs="loss")
+def what_is_scored(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
+    """Compare the places that are scored with the tokens there: special tokens, ends of texts, hidden words, classes.
+
+    Threshold: labels that vary at a token that is the same in every sample and nowhere else; the beginnings of texts
+    scored and their ends never; more than 60 % of every text hidden; every sample of one class ignored.
+    """
+    call = evidence.loss_call("cross_entropy", "nll_loss")
+    rows = evidence.class_rows
+    if evidence.alignment is not None and evidence.alignment.rows > 1:
+        yield from _scored_tokens(evidence.alignment)
+        return
+    ignored = int(call.options.get("ignore_index", -100))
+    if rows is None or not 0 <= ignored < rows[3]:
+        raise NotAsked("the labels are not one per token, and no class is ignored")
+    samples = samples_of(evidence.batches[0])
+    share = float((rows[1] == ignored).float().mean())
+    if rows[1].numel() == samples and share > 0:
+        yield warning(
+            ["loss", "labels"],
+            f"ignore_index is a class of its own: no sample of class {ignored} is ever scored.",
+            f"ignore_index={ignored}, one of {rows[3]} classes: {share:.0%} of the samples are ignored, and no "
+            "gradient "
+            f"comes from these examples",
+            "leave ignore_index at -100 if every class counts",
+            share=share,
+        )
+
+
+def _scored_tokens(alignment: Alignment) -> Iterator[CheckFinding]:
+    ids, labels, kept = alignment.ids, alignment.labels, alignment.kept
+    if ids.shape != labels.shape or ids.shape[0] < 4 or ids.shape[1] < 4:
+        if alignment.offset == 1:
+            yield from _beginnings(ids, kept)
+        return
+    first = ids[:, 0]
+    special = bool((first == first[0]).all()) and not bool((ids[:, 1:] == first[0]).any())
+    if alignment.offset is None and special and bool(kept[:, 0].all()) and labels[:, 0].unique().numel() >= 2:
+        yield warning(
+            ["labels", "data"],
+            "A special token is scored, with labels that vary: labels and tokens are shifted against each other.",
+            f"token {int(first[0])} begins every sample (cls or bos), and its label takes "
+            f"{labels[:, 0].unique().numel()} values: labels of words start one place too early",
+            "give special tokens the label -100, and words the label of their own position",
+        )
+    hidden = kept & (ids != labels)
+    if alignment.offset in (None, 0) and int(hidden.sum()) >= 16:
+        token = int(ids[hidden].mode().values)
+        gone = (ids == token).float().mean(1)
+        if bool(((ids == token) & kept).sum() > 0.7 * kept.sum()) and float(gone.min()) > 0.6:
+            yield warning(
+                ["data", "labels"],
+                "Most of every text is hidden: the mask takes most words away, not a few.",
+                f"token {token} stands in {float(gone.mean()):.0%} of the places, at least {float(gone.min()):.0%} of "
+                "every "
+                f"sample (masked words are usually 15 %)",
+                "is the comparison of the random draw the wrong way round?",
+                share=float(gone.mean()),
+            )
+    if alignment.offset == 1:
+        yield from _beginnings(ids, kept)
+
+
+def _beginnings(ids: Tensor, kept: Tensor) -> Iterator[CheckFinding]:
+    """Texts of which the beginning is scored and a long end, which is no padding, never."""
+    rows = min(kept.shape[1], ids.shape[1] - 1)
+    kept = kept[:, :rows]
+    last = (kept * torch.arange(1, rows + 1, device=kept.device)).amax(1)
+    ends = [ids[b, int(n) + 1 :] for b, n in enumerate(last) if int(n)]
+    full = [end for end in ends if end.numel() >= 0.2 * rows and end.unique().numel() >= 4]
+    began = bool((kept[:, : max(1, rows // 4)].float().mean(1) > 0.5).all())
+    if len(ids) >= 3 and len(full) == len(ids) and began:
+        yield warning(
+            ["labels", "data"],
+            "The beginnings of the texts are learned and their ends ignored: prompt and answer are exchanged.",
+            f"in every sample the last positions are ignored, {min(e.numel() for e in full)} tokens or more that are "
+            "text: "
+            f"the answer is ignored, and the prompt is scored (is the label mask inverted?)",
+            "set the labels of the prompt to -100, and keep those of the answer",
+        )

@@ -1,0 +1,310 @@
+"""Facts about relations that any training keeps: what must change the loss, and what must not."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from edgewise.preflight.catalog import CheckFinding, NotAsked, Undecided, error, fact, finding, note, warning
+from edgewise.preflight.contracts import backward_factor
+from edgewise.preflight.evidence import Sample, TrainingEvidence
+from edgewise.preflight.replay import Replays, fields, name_of
+
+MEANT = re.compile(
+    r"label|target|mask|weight|reject|negative|positive|answer|reward|advantage|(^|[._])(y|tags?)$",
+    re.IGNORECASE,
+)
+
+
+def _replays(evidence: TrainingEvidence) -> Replays:
+    evidence.after_base()
+    if evidence.replays is None:
+        raise Undecided("the loss could not be replayed")
+    found: Replays = evidence.replays
+    return found
+
+
+@fact("batch unused", needs="changed", cost="0")
+def batch_unused(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
+    """Compare the loss and its gradient at the outputs before and after every field of the batch was given to other
+    samples, and given other values.
+
+    Threshold: nothing changes, though the field is by its name a label, mask, weight or reward: a warning, else a
+    note; other values matter and whose they are does not: broadcast.
+    Cannot decide: losses that the model computes itself.
+    """
+    found = _replays(evidence)
+    if not found.used and not found.entered:
+        raise NotAsked("the loss is not made of whole outputs of the model")
+    given = {name_of(path): tensor for path, tensor in fields(evidence.batches[0])}
+    for name, used in found.used.items():
+        if not used:
+            yield finding(
+                "warning" if MEANT.search(name) else "note",
+                ["data", "loss"],
+                f"The batch has `{name}`, and the loss does not depend on it: it is never read, or cancels.",
+                "giving its values to other samples, and other values, changes neither the loss nor what the model is "
+                "given: it has no effect, and no gradient comes from it",
+                "is another field read twice in its place?",
+                field=name,
+            )
+        elif not found.assigned[name] and given[name].is_floating_point():
+            yield warning(
+                ["loss", "data", "labels"],
+                f"It does not matter which sample has which value of `{name}`: only their mean enters the loss.",
+                "exchanging its values between the samples leaves the loss as it is, other values do not: shapes such "
+                "as (n,) and (n, 1) are broadcast, and every sample meets every value",
+                "give both factors one shape (squeeze the weight)",
+                field=name,
+            )
+
+
+@fact("loss without end", needs="changed", cost="0")
+def loss_without_end(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
+    """Compare the loss with that of outputs moved far along minus its gradient, for all samples and for single ones.
+
+    Threshold: it falls in proportion to the distance for every sample: it is unbounded below; a note if it does for
+    some
+    samples only (rewards of both signs), or is linear in the outputs (a critic).
+    """
+    found = _replays(evidence)
+    if found.falls is None:
+        return
+    start, end = found.falls
+    yield finding(
+        "error" if found.falling > 0.95 and not found.linear else "note",
+        ["loss", "labels", "data"],
+        "The loss has no lower bound: it becomes negative without end as the outputs grow.",
+        f"moving the outputs down their gradient takes the loss from {start:.3g} to {end:.3g}, and further in "
+        "proportion "
+        f"to the distance, in {found.falling:.0%} of the samples that were tried",
+        "look for a wrong sign, min for max, targets outside of their range, or probabilities for log-probabilities",
+        start=start,
+        end=end,
+    )
+
+
+@fact("targets drawn again", needs="changed", cost="0")
+def targets_drawn_again(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
+    """Compare targets that are random numbers with everything of their size that the model, or the batch, has.
+
+    Threshold: other random numbers give other targets, and no correlation is above 4 standard errors.
+    """
+    call, found = (
+        evidence.loss_call("mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss"),
+        _replays(evidence),
+    )
+    if found.drawn is None:
+        raise NotAsked("the targets are not drawn at random")
+    if found.drawn < 4 / call.labels.numel() ** 0.5:
+        yield error(
+            ["labels", "loss", "data"],
+            "The targets are random numbers that the network is given nothing of: it cannot predict them.",
+            "other random numbers give other targets, and their correlation with all inputs is below "
+            f"{found.drawn:.2g}: "
+            f"target noise that is drawn again, not the noise that was added",
+            "draw the noise once, and use it for the input and for the target",
+        )
+
+
+@fact("pushed away", needs="changed", cost="0")
+def pushed_away(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
+    """Compare the gradient of the loss at every row of logits with that of the cross-entropy inside it.
+
+    Threshold: opposite in more than 95 % of the rows, at least 8: a step makes every label less probable.
+    Cannot decide: rewards and unlikelihood, which lower some rows only.
+    """
+    evidence.loss_call("cross_entropy")
+    share = evidence.data.get("rows pushed away")
+    if share is None:
+        raise NotAsked("the gradient at the logits was not seen")
+    if share > 0.95:
+        wrong = evidence.seen().number < 0
+        yield error(
+            "loss",
+            "Minimizing the loss makes the labels less probable: "
+            + ("the loss has the wrong sign." if wrong else "wrong predictions are rewarded."),
+            f"in {share:.0%} of the rows the gradient of the loss at the logits is opposite to that of the "
+            "cross-entropy",
+            "check the sign of the loss and of its weights: the weight of an example (focal loss) must not grow with "
+            "the "
+            "probability of its label",
+            share=share,
+        )
+
+
+@fact("own label seen", needs="changed")
+def own_label_seen(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
+    """Compare outputs before and after the last entry of a field was changed that the model is given and labels are
+    taken from.
+
+    Threshold: exactly the outputs that are asked for it move: they see their label, and no other does.
+    Cannot decide: networks that see both sides, which may be meant to repeat their input.
+    """
+    found = _replays(evidence)
+    if found.own_label is not None:
+        name, row = found.own_label
+        yield error(
+            ["labels", "data", "model"],
+            "An output sees the label it is asked for: the model is given it as an input (a leak).",
+            f"changing the last entry of `{name}` changes the label of output {row}, and that output with it: it reads "
+            f"its own label",
+            "take the outputs one place earlier, at the token before the one that holds the answer",
+            field=name,
+            row=row,
+        )
+
+
+def mixed_in_half(evidence: TrainingEvidence) -> bool | None:
+    """Whether samples have other outputs in half of the batch; None if it was not tried."""
+    found = evidence.replays
+    return None if found is None or found.half is None else not found.half
+
+
+@fact("objects made in the step", needs="loop", cost="0")
+def made_in_the_step(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
+    """Compare the optimizers, schedulers and scalers that the user's step makes with the ones that were there.
+
+    Threshold: any made at every step: its state (momentum, counts, scale) begins again and again.
+    """
+    if evidence.step is None:
+        raise NotAsked("no step was given")
+    every = [set(names) for names in evidence.data.get("made", [])]
+    for name in sorted(set.intersection(*every[1:]) if len(every) > 1 else set()):
+        yield error(
+            ["step", "optimizer"],
+            f"The step makes a new {name} every time: its state never builds up.",
+            f"{name} is made inside the step: "
+            + {
+                "optimizer": "momentum and counts begin again, and the optimizer that was given never steps",
+                "scheduler": "every step is its first: the learning rate never changes from that of the warm-up's "
+                "start",
+                "scaler": "its scale starts again at every step, and steps that overflow are skipped for ever",
+            }[name],
+            f"make the {name} once, before the loop",
+        )
+
+
+@fact("weights between steps", needs="loop", cost="0")
+def weights_between_steps(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
+    """Compare the weights when the optimizer steps with those that the step before left.
+
+    Threshold: they are those of an earlier step again: an error; or were moved up the gradient and not brought back.
+    Cannot decide: constraints (normalized or masked weights) that are applied before the pass: a note.
+    """
+    if evidence.step is None:
+        raise NotAsked("no step was given")
+    records = [r for r in evidence.taken() if r.at_step]
+    if not records:
+        raise NotAsked("no step of a torch optimizer was seen")
+    for record in records:
+        names = [n for n in record.before if n in record.at_step]
+        before, now = (_joined(w, names) for w in (record.before, record.at_step))
+        moved = now - before
+        if not moved.any():
+            continue
+        if record.index and torch.equal(now, _joined(records[0].before, names)):
+            yield error(
+                ["step", "model", "optimizer"],
+                "Every step begins with the same weights: what the last one changed is put back (a checkpoint is "
+                "loaded "
+                "in the loop).",
+                f"in step {record.index + 1} the weights are those from before step 1 again: load_state_dict, reset or "
+                f"resume inside the step; the update is undone",
+                "load the weights once, before the loop",
+            )
+            return
+        with_slope = [n for n in names if record.gradients.get(n) is not None]
+        way = _joined(record.at_step, with_slope) - _joined(record.before, with_slope)
+        slope = _joined({n: s for n, s in record.gradients.items() if s is not None}, with_slope)
+        if way.shape == slope.shape and float(way @ slope) > 0.3 * float(way.norm() * slope.norm()) > 0:
+            yield error(
+                ["step", "model", "optimizer"],
+                "The weights are moved uphill before the optimizer steps, and not brought back.",
+                f"between two steps they were changed outside of the optimizer, along the gradient (cosine "
+                f"{float(way @ slope) / float(way.norm() * slope.norm()):.2f}), as sharpness-aware steps perturb them",
+                "restore the weights before optimizer.step",
+            )
+            return
+    if any(
+        (_joined(r.at_step, list(r.before)) - _joined(r.before, list(r.before))).any() for r in records[1:]
+    ):
+        yield note("step", "Weights are changed outside of the optimizer, before its step.")
+
+
+def _joined(weights: dict[str, Sample], names: list[str]) -> Tensor:
+    return torch.cat([weights[n].entries.float() for n in names]) if names else torch.zeros(1)
+
+
+@fact("own backward", needs="pass", cost="0")
+def own_backward(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
+    """Compare the gradient of every `torch.autograd.Function` of the user with a finite difference along a random
+    direction.
+
+    Threshold: 10 % off; opposite, with one loss: everything before it is trained uphill.
+    Cannot decide: functions with steps (rounding, codes), whose straight-through gradient is meant.
+    """
+    seen = evidence.seen()
+    if not seen.backwards:
+        raise NotAsked("no backward pass is written by hand")
+    for place, function, args, kwargs in seen.backwards:
+        found = backward_factor(function, args, kwargs)
+        if found is None or abs(found[0] - 1) < 0.1:
+            continue
+        share, places = found[0], [place or "model"]
+        name = f"{function.__name__}, a backward pass of its own"
+        if abs(share + 1) < 0.05:
+            yield finding(
+                "error" if len(seen.losses) <= 1 else "note",
+                [*places, *_before(evidence, place), "step"],
+                "The gradient is reversed on its way back: everything before it is trained uphill.",
+                f"{name}, gives minus the finite difference (a gradient reversal, the wrong sign), and there is one "
+                "loss",
+                "leave the reversal to the branch of a domain classifier",
+                share=share,
+            )
+        elif _identity(function, args, kwargs):
+            yield note(
+                places,
+                "A layer scales the gradient that passes it.",
+                f"{name}: {share:.3g} times",
+                share=share,
+            )
+        else:
+            yield error(
+                places,
+                "The backward pass that was written by hand is wrong: its gradient differs from the finite difference.",
+                f"{name}, gives {share:.3g} times the finite difference along a random direction: autograd is "
+                "overruled",
+                "multiply by the gradient that came in (chain rule); torch.autograd.gradcheck tests it",
+                share=share,
+            )
+
+
+def _before(evidence: TrainingEvidence, place: str) -> list[str]:
+    """Some parameters that get their gradient through this place: those of modules called before it."""
+    names = list(
+        dict.fromkeys(
+            c.name for c in evidence.seen().calls if c.name and next(c.module.parameters(), None) is not None
+        )
+    )
+    return names[: names.index(place)][:3] if place in names else names[:3]
+
+
+def _identity(function: object, args: tuple[object, ...], kwargs: dict[str, object]) -> bool:
+    out = function.apply(*args, **kwargs)  # type: ignore[attr-defined]
+    return any(torch.is_tensor(a) and torch.is_tensor(out) and torch.equal(a, out) for a in args)
+
+
+@fact("contract", needs="pass")
+def contract(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
+    """Compare what torch's loss functions are given with what their documentation asks for: signs, lengths, blanks,
+    log-probabilities, variances, counts.
+
+    Threshold: as documented.
+    """
+    for place, (sentence, seen, advice) in evidence.seen().broken:
+        yield error(["loss", "labels", *([place] if place else [])], sentence, seen, advice)

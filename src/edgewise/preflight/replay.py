@@ -1,0 +1,460 @@
+"""The loss again with one part of the training changed: fields of the batch, outputs of the model, half of the samples.
+
+What follows the model is replayed with the outputs that the model gave (no forward pass is made); what enters it is
+run again. Facts ask which changes must matter, and which must not.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import wraps
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+
+from edgewise.models.state import RandomStreams
+from edgewise.preflight.evidence import TrainingEvidence, rms, tolerance
+from edgewise.preflight.fingerprint import tensors_in
+from edgewise.preflight.observer import LossCall, Observation, Observer
+
+FIELDS = 12  # of a batch that are looked at
+RAYS = (1e1, 1e2, 1e3)  # how far outputs are moved downhill, in units of their size
+
+
+@dataclass
+class Replays:
+    """What changes did to the loss; a list is empty, and a number None, if it could not be tried."""
+
+    used: dict[str, bool] = field(default_factory=dict)  # whether a field of the batch changes anything
+    assigned: dict[str, bool] = field(default_factory=dict)  # whether it matters which sample has which value
+    entered: set[str] = field(default_factory=set)  # fields that the model is given
+    own_label: tuple[str, int] | None = None  # a field whose entry an output sees, and is asked for; the row
+    falls: tuple[float, float] | None = None  # the loss, and what it is far downhill, if it has no end
+    linear: bool = False  # of the outputs
+    falling: float = 1.0  # share of single samples for which the loss falls without end
+    drawn: float | None = None  # of targets that are drawn anew in every pass, the correlation with any input
+    half: bool | None = None  # whether half of the batch has the outputs it had in the whole
+
+
+def fields(batch: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], Tensor]]:
+    """Return every tensor of a batch made of dictionaries, lists and tuples, with its keys."""
+    if torch.is_tensor(batch):
+        yield path, batch
+    elif hasattr(batch, "keys") and hasattr(batch, "__getitem__"):
+        for key in batch.keys():  # noqa: SIM118  not every mapping iterates over its keys
+            yield from fields(batch[key], (*path, key))
+    elif isinstance(batch, (list, tuple)):
+        for i, item in enumerate(batch):
+            yield from fields(item, (*path, i))
+
+
+def replaced(batch: Any, path: tuple[Any, ...], tensor: Tensor) -> Any:
+    """Return the batch with another tensor at this place."""
+    if not path:
+        return tensor
+    inner = replaced(batch[path[0]], path[1:], tensor)
+    if isinstance(batch, tuple):
+        parts = [inner if i == path[0] else item for i, item in enumerate(batch)]
+        return type(batch)(*parts) if hasattr(batch, "_fields") else tuple(parts)
+    new = batch.copy() if hasattr(batch, "copy") else dict(batch)
+    new[path[0]] = inner
+    return new
+
+
+def samples_of(batch: Any) -> int:
+    """The size that most tensors of the batch begin with: the number of samples; 0 if there is none."""
+    sizes = [t.shape[0] for _, t in fields(batch) if t.dim()]
+    return max(set(sizes), key=sizes.count) if sizes else 0
+
+
+def name_of(path: tuple[Any, ...]) -> str:
+    return ".".join(map(str, path)) or "batch"
+
+
+class Replay:
+    """Calls of the model as they were in one pass, and the loss with parts of them changed."""
+
+    def __init__(
+        self,
+        evidence: TrainingEvidence,
+        model: nn.Module,
+        loss: Callable[[Any], Tensor],
+        restore: Callable[[], None],
+    ) -> None:
+        self.evidence, self.model, self.loss, self.restore = evidence, model, loss, restore
+        self.calls: list[tuple[list[Tensor], Any]] = []  # tensors that went in, and what came out
+        self._streams: list[RandomStreams] = []  # after each call
+        self.value = math.nan
+
+    @contextmanager
+    def _forward(self, make: Callable[[Callable[..., Any]], Callable[..., Any]]) -> Iterator[None]:
+        """Replace `model.forward` while inside."""
+        had = self.model.__dict__.get("forward")
+        self.model.forward = wraps(self.model.forward)(make(self.model.forward))
+        try:
+            yield
+        finally:
+            del self.model.forward
+            if had is not None:
+                self.model.forward = had
+
+    @contextmanager
+    def recording(self, calls: list[tuple[list[Tensor], Any]] | None = None) -> Iterator[None]:
+        """Keep what goes into the model, and what comes out."""
+        kept = self.calls if calls is None else calls
+
+        def make(original: Callable[..., Any]) -> Callable[..., Any]:
+            def forward(*args: Any, **kwargs: Any) -> Any:
+                out = original(*args, **kwargs)
+                given = [t.detach().clone() for t in tensors_in((args, kwargs))]
+                kept.append((given, _detached(out)))
+                if calls is None:
+                    self._streams.append(RandomStreams(all_devices=torch.cuda.is_initialized()))
+                return out
+
+            return forward
+
+        with self._forward(make):
+            yield
+
+    def run(
+        self, batch: Any, outputs: list[Any] | None = None, seed: int | None = None
+    ) -> tuple[Tensor, list[list[Tensor]], LossCall | None]:
+        """The loss with the model's outputs as they were, what the model was given, and the call of the loss.
+
+        Random numbers are those of the recorded pass, or begin with a seed.
+        """
+        given: list[list[Tensor]] = []
+        kept = [out for _, out in self.calls] if outputs is None else outputs
+
+        def make(_: Callable[..., Any]) -> Callable[..., Any]:
+            def forward(*args: Any, **kwargs: Any) -> Any:
+                given.append(list(tensors_in((args, kwargs))))
+                if seed is None:
+                    self._streams[len(given) - 1].restore()
+                return kept[len(given) - 1]
+
+            return forward
+
+        self.restore()
+        if seed is not None:
+            torch.manual_seed(seed)
+        watch = Observer(
+            self.evidence.model, hand=None if self.evidence.first is None else self.evidence.first.hand
+        )
+        hooks, self.model._forward_hooks = self.model._forward_hooks, type(self.model._forward_hooks)()
+        before, self.model._forward_pre_hooks = (
+            self.model._forward_pre_hooks,
+            type(self.model._forward_pre_hooks)(),
+        )
+        try:
+            with self._forward(make), watch:
+                value = self.loss(batch)
+        finally:
+            self.model._forward_hooks, self.model._forward_pre_hooks = hooks, before
+        return value, given, watch.seen.main_loss
+
+    @property
+    def possible(self) -> bool:
+        """Whether the loss is made of the outputs of whole calls, outside of the model."""
+        if not self.calls or len(self.calls) > 8 or hasattr(self.model, "_orig_mod"):
+            return False
+        for _, out in self.calls:
+            if any(t.dim() == 0 and t.is_floating_point() for t in tensors_in(out)):
+                return False  # the model computes its own loss
+        with torch.no_grad():
+            value, given, _ = self.run(self.evidence.batches[0])
+        self.value = float(value)
+        same = len(given) == len(self.calls) and all(
+            _equal(new, old) for new, (old, _) in zip(given, self.calls, strict=True)
+        )
+        return (
+            same
+            and math.isfinite(self.value)
+            and abs(self.value - self._goal()) <= 1e-5 * (1 + abs(self.value))
+        )
+
+    def _goal(self) -> float:
+        return float(self.evidence.facts.get("loss after", math.nan))
+
+    # --- fields ------------------------------------------------------------------------------------------------------
+    def fields(self, found: Replays) -> None:
+        """Give the values of every field to other samples: does the loss, or what the model is given, change?"""
+        batch = self.evidence.batches[0]
+        samples = samples_of(batch)
+        outputs: list[Any] | None = self._noisy()
+        try:
+            usual = self._answer(batch, outputs)
+        except Exception:  # noqa: BLE001  such as noise on probabilities: the outputs as they were
+            outputs, usual = None, self._answer(batch, None)
+        for path, tensor in list(fields(batch))[:FIELDS]:
+            if not tensor.dim() or tensor.shape[0] != samples or samples < 2:
+                continue
+            if bool((tensor == tensor[:1]).all()):
+                continue  # the same for every sample
+            name = name_of(path)
+            moved = self._moves(replaced(batch, path, tensor.roll(1, 0)), outputs, usual)
+            if moved == "model":
+                found.entered.add(name)
+            elif moved == "loss":
+                found.used[name] = found.assigned[name] = True
+            elif moved == "nothing":
+                other = self._moves(replaced(batch, path, _other_values(tensor)), outputs, usual)
+                if other in ("loss", "nothing"):
+                    found.used[name], found.assigned[name] = other == "loss", False
+
+    def _noisy(self) -> list[Any]:
+        """The outputs with noise: those of fresh weights may be the same for every sample."""
+        draw = torch.Generator().manual_seed(3)
+
+        def noisy(t: Tensor) -> Tensor:
+            if not t.is_floating_point():
+                return t
+            return t + max(1.0, rms(t)) * torch.randn(t.shape, generator=draw).to(t)
+
+        return self._built([[noisy(t) for t in tensors] for tensors in self._leaves()])
+
+    def _answer(self, batch: Any, outputs: list[Any] | None) -> tuple[list[list[Tensor]], float, Tensor]:
+        """What the model is given, the loss, and its gradient at the outputs."""
+        leaves = [[t.clone() for t in tensors] for tensors in self._leaves(outputs)]
+        flat = [t.requires_grad_() for tensors in leaves for t in tensors if t.is_floating_point()]
+        with torch.enable_grad():
+            value, given, _ = self.run(batch, self._built(leaves))
+            used = bool(flat) and torch.is_tensor(value) and value.requires_grad
+            slopes = torch.autograd.grad(value, flat, allow_unused=True) if used else ()
+        parts = [g.detach().reshape(-1).float() for g in slopes if g is not None]
+        return given, float(value), torch.cat(parts) if parts else torch.zeros(1)
+
+    def _moves(
+        self, batch: Any, outputs: list[Any] | None, usual: tuple[list[list[Tensor]], float, Tensor]
+    ) -> str | None:
+        """What changes with a changed batch: what goes into the "model", the "loss", or "nothing"."""
+        try:
+            given, value, slope = self._answer(batch, outputs)
+        except Exception:  # noqa: BLE001  values that a loss does not take are no evidence
+            return None
+        if len(given) != len(self.calls) or any(
+            not _equal(new, old) for new, (old, _) in zip(given, self.calls, strict=True)
+        ):
+            return "model"
+        _, number, goal = usual
+        same = abs(value - number) <= 1e-6 * (1e-3 + abs(number)) and slope.shape == goal.shape
+        return "nothing" if same and float((slope - goal).norm()) <= 1e-5 * float(goal.norm()) else "loss"
+
+    # --- outputs -----------------------------------------------------------------------------------------------------
+    def downhill(self, found: Replays) -> None:
+        """Move the outputs far along minus the gradient of the loss: a loss has a least value."""
+        leaves = [
+            [t.clone().requires_grad_() if t.is_floating_point() else t for t in tensors]
+            for tensors in self._leaves()
+        ]
+        flat = [t for tensors in leaves for t in tensors if t.is_floating_point()]
+        if not flat or sum(t.numel() for t in flat) > 1 << 22:
+            return
+        with torch.enable_grad():
+            value = self.run(self.evidence.batches[0], self._built(leaves))[0]
+            slopes = torch.autograd.grad(value, flat, allow_unused=True)
+        moving = [(t, g) for t, g in zip(flat, slopes, strict=True) if g is not None and g.any()]
+        if not moving:
+            return
+        size = max(1.0, max(rms(t) for t, _ in moving))
+        length = math.sqrt(
+            sum(float(g.square().sum()) for _, g in moving) / sum(g.numel() for _, g in moving)
+        )
+        directions = {id(t): -g * (size / length) for t, g in moving}
+
+        def along(distance: float, sample: int | None = None) -> float:
+            shifted = []
+            for tensors in leaves:
+                row = []
+                for t in tensors:
+                    way = directions.get(id(t))
+                    if way is not None and sample is not None:
+                        way = way * _only(way, sample, samples)
+                    row.append(t.detach() if way is None else t.detach() + distance * way)
+                shifted.append(row)
+            with torch.no_grad():
+                return float(self.run(self.evidence.batches[0], self._built(shifted))[0])
+
+        samples = samples_of(self.evidence.batches[0])
+        start, path = float(value), [along(d) for d in RAYS]
+        if not _falls(start, path):
+            return
+        back = along(-RAYS[0])
+        found.linear = abs(path[0] + back - 2 * start) <= 1e-3 * abs(path[0] - back)
+        each = range(0, samples, max(1, samples // 8)) if samples > 1 else ()
+        alone = [
+            _falls(start, [along(d * max(1, samples), b) for d in RAYS], 1 / max(1, samples)) for b in each
+        ]
+        found.falls, found.falling = (start, path[-1]), sum(alone) / len(alone) if alone else 1.0
+
+    def _leaves(self, outputs: list[Any] | None = None) -> list[list[Tensor]]:
+        kept = [out for _, out in self.calls] if outputs is None else outputs
+        return [[t for t in pytree.tree_leaves(out) if torch.is_tensor(t)] for out in kept]
+
+    def _built(self, leaves: list[list[Tensor]]) -> list[Any]:
+        """Outputs with these tensors in the place of their own."""
+        built = []
+        for (_, out), tensors in zip(self.calls, leaves, strict=True):
+            rest = iter(tensors)
+            built.append(pytree.tree_map(lambda x, rest=rest: next(rest) if torch.is_tensor(x) else x, out))
+        return built
+
+    def draws(self, found: Replays, base: Observation) -> None:
+        """Targets that other random numbers change: are they in anything that the model is given?"""
+        call, batch = base.main_loss, self.evidence.batches[0]
+        if call is None or not call.labels.is_floating_point() or call.labels.numel() < 256:
+            return
+        with torch.no_grad():
+            tries = [self.run(batch, seed=seed) for seed in (11, 12)]
+        first, second = (made[2] for made in tries)
+        if first is None or second is None or first.labels.shape != second.labels.shape:
+            return
+        if abs(_correlation(first.labels, second.labels)) > 0.1:
+            return  # the same targets, or nearly
+        known = [t for tensors in tries[0][1] for t in tensors] + [t for _, t in fields(batch)]
+        same = [t for t in known if t.numel() == first.labels.numel() and t.is_floating_point()]
+        if same:
+            found.drawn = max(abs(_correlation(first.labels, t)) for t in same)
+
+    # --- real passes -------------------------------------------------------------------------------------------------
+    def own_labels(self, found: Replays, observe: Callable[[Any], Observation], base: Observation) -> None:
+        """Change the last entry of a field that the model is given, and that the labels come from, in every sample."""
+        batch, call = self.evidence.batches[0], base.main_loss
+        if call is None or call.outputs.dim() < 2 or call.labels.is_floating_point():
+            return
+        for path, tensor in fields(batch):
+            name = name_of(path)
+            if (
+                name not in found.entered
+                or tensor.is_floating_point()
+                or tensor.dim() < 2
+                or tensor.shape[1] < 2
+            ):
+                continue
+            new = tensor.clone()
+            new[:, -1] = new[:, -1].roll(1, 0)
+            changed = replaced(batch, path, new)
+            with torch.no_grad():
+                try:
+                    again = self.run(changed)[2]
+                except Exception:  # noqa: BLE001  values that a loss does not take are no evidence
+                    continue
+            if again is None or again.labels.shape != call.labels.shape:
+                continue
+            asked = (again.labels != call.labels).reshape(-1)
+            if not asked.any() or torch.equal(again.labels, call.labels):
+                continue
+            seen = observe(changed).main_loss
+            rows = _rows(call.outputs, asked.numel())
+            if seen is None or rows is None or seen.outputs.shape != call.outputs.shape:
+                continue
+            moved = (_rows(seen.outputs, asked.numel()) - rows).abs().amax(-1) > tolerance(rows)  # type: ignore[operator]
+            if bool((moved & asked).sum() > 0.9 * asked.sum()) and bool(moved.sum() == (moved & asked).sum()):
+                found.own_label = (name, int(asked.nonzero()[0]))
+                return
+
+    def half(self, found: Replays, observe: Callable[[Any], Observation], whole: Observation) -> None:
+        """Half of the samples alone: their outputs must be those that they had in the whole batch."""
+        batch = self.evidence.batches[0]
+        samples = samples_of(batch)
+        keep, call = samples // 2, whole.main_loss
+        if keep < 1 or call is None or samples < 2:
+            return
+        sizes = [t.shape[:2] for _, t in fields(batch) if t.dim()]
+        if any(samples not in size for size in sizes) or any(
+            size.count(samples) > 1 for size in map(list, sizes)
+        ):
+            return  # the axis of the samples is not known
+        new = batch
+        for path, tensor in fields(batch):
+            if tensor.dim():
+                new = replaced(new, path, tensor.narrow(list(tensor.shape).index(samples), 0, keep))
+        calls: list[tuple[list[Tensor], Any]] = []
+        with self.recording(calls):
+            seen = observe(new)
+        part = seen.main_loss
+        if seen.error is not None or part is None:
+            return
+        for (few, _), (many, _) in zip(calls, self.calls, strict=False):
+            pairs = [(a, b) for a, b in zip(few, many, strict=False) if a.dim() and a.dim() == b.dim()]
+            if any(not torch.equal(a, b[tuple(map(slice, a.shape))]) for a, b in pairs):
+                return  # the loss itself mixes samples before the model, as mixup does
+        found.half = _within(part.outputs, call.outputs, keep, samples)
+
+
+def _within(part: Tensor, whole: Tensor, keep: int, samples: int) -> bool | None:
+    """Whether the outputs of the first samples are those in the whole; None if shapes do not tell."""
+    if part.shape == whole.shape or part.dim() != whole.dim() or not part.numel():
+        return None
+    axes = [i for i in range(part.dim()) if part.shape[i] * samples == whole.shape[i] * keep]
+    if sum(a != b for a, b in zip(part.shape, whole.shape, strict=True)) != 1 or len(axes) < 1:
+        return None
+    axis = next(i for i in range(part.dim()) if part.shape[i] != whole.shape[i])
+    if axis not in axes:
+        return None
+    each = whole.shape[axis] // samples
+    a, b = part.float().movedim(axis, 0), whole.float().movedim(axis, 0)
+    if not bool(a.isfinite().all()) or not bool(b.isfinite().all()):
+        return None
+    limit = 10 * tolerance(whole)
+    if bool(((a - b[: keep * each]).abs() <= limit).all()):
+        return True
+    inner = b.reshape(each, samples, *b.shape[1:])[:, :keep].reshape(a.shape)  # tokens first, then samples
+    return bool(((a - inner).abs() <= limit).all())
+
+
+def _correlation(a: Tensor, b: Tensor) -> float:
+    a, b = (t.detach().double().reshape(-1) - float(t.detach().double().mean()) for t in (a, b))
+    return float(a @ b) / max(float(a.norm() * b.norm()), 1e-30)
+
+
+def _falls(start: float, path: list[float], share: float = 1.0) -> bool:
+    """Whether a loss falls without end, about in proportion to the distance."""
+    if not all(map(math.isfinite, path)):
+        return False
+    a, b, c = path
+    return (
+        a < start
+        and b < a
+        and c < b
+        and a - b > 0
+        and b - c > 3 * (a - b)
+        and c < -3 * share * (abs(start) + 1)
+    )
+
+
+def _only(way: Tensor, sample: int, samples: int) -> Tensor:
+    """One at the entries of a sample, zero elsewhere."""
+    mask = torch.zeros(way.shape[0] if way.dim() else 1, *[1] * max(0, way.dim() - 1), device=way.device)
+    each = max(1, mask.shape[0] // max(1, samples))
+    mask[sample * each : (sample + 1) * each] = 1
+    return mask
+
+
+def _other_values(tensor: Tensor) -> Tensor:
+    """Values of the same kind, which no sample had at its place."""
+    if tensor.is_floating_point():
+        return tensor * 0.5 + 0.25 * max(rms(tensor), 1e-3)
+    if tensor.dtype == torch.bool:
+        return ~tensor
+    return tensor.flip(0) if tensor.dim() < 2 else tensor.flip(0).roll(1, 1)
+
+
+def _rows(outputs: Tensor, count: int) -> Tensor | None:
+    if outputs.dim() > 2:
+        outputs = outputs.movedim(1, -1).flatten(0, -2)
+    return outputs.float() if outputs.shape[0] == count else None
+
+
+def _detached(out: Any) -> Any:
+    return pytree.tree_map(lambda x: x.detach() if torch.is_tensor(x) else x, out)
+
+
+def _equal(new: list[Tensor], old: list[Tensor]) -> bool:
+    return len(new) == len(old) and all(torch.equal(a.detach(), b) for a, b in zip(new, old, strict=True))
