@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -11,14 +10,14 @@ from torch import Tensor
 from edgewise.preflight.catalog import CheckFinding, NotAsked, error, fact, warning
 from edgewise.preflight.evidence import Alignment, TrainingEvidence, token_lookups
 from edgewise.preflight.fingerprint import tensors_in
-from edgewise.preflight.replay import fields, name_of, samples_of
+from edgewise.preflight.relations import Batch, fields, name_of, samples_of
 
 LIMITS = (127, 255, 32767, 65535)  # largest numbers of narrow integers
 PROBED = 200  # samples that a probe of labels needs
 FEATURES = 256
 
 
-def _batches(evidence: TrainingEvidence, least: int) -> list[Any]:
+def _batches(evidence: TrainingEvidence, least: int) -> list[Batch]:
     if len(evidence.batches) < least:
         raise NotAsked(f"fewer than {least} batches")
     return evidence.batches
@@ -53,7 +52,7 @@ def few_samples(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
         )
 
 
-def _prints(batch: Any) -> list[tuple[float, ...]]:
+def _prints(batch: Batch) -> list[tuple[float, ...]]:
     samples = samples_of(batch)
     columns = [
         t.detach().reshape(samples, -1)[:, : 1 << 12].double()
@@ -194,7 +193,7 @@ def _features(tensor: Tensor) -> Tensor:
 
 
 def _told(inputs: list[Tensor], labels: list[Tensor]) -> float:
-    """How many standard errors a ridge probe of the even batches tells the labels of the odd ones beyond guessing."""
+    """Return by how many standard errors a ridge probe of the even batches tells the labels of the odd ones."""
     y = [
         (torch.nn.functional.one_hot(t.long().clamp(0, 31), 32) if not t.is_floating_point() else t[:, None])
         for t in labels

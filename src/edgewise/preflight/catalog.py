@@ -153,6 +153,7 @@ never written: BROKEN, GRADIENTS,
   symmetric, linear pair, positions, rows of tables, batch unused, router, constant output, norm eps, collapse,
   unlike siblings, weight
   scale, sharp attention, update ratio, initialization
+norm eps: gradient through depth, update ratio, label offset, past not seen
 norm size: norm eps, update ratio, collapse, equal heads,
   constant output
 order of the step: MOTION, does not run, gradient at the step, dead, no gradient, rate zero, constant
@@ -220,7 +221,6 @@ constant output: rows of tables, batch unused, past not seen, order not seen, de
 target scale: first loss, loss rises, update ratio, gradient at the step
 copies: initialization
 norm on the skip: no final norm, skip
-norm eps: gradient through depth, update ratio
 sharp attention: gradient through depth, collapse
 dropout: loss rises, gradient at the step
 mode: dropout

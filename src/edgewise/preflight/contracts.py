@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+Given = dict[str, Any]
 Broken = tuple[str, str, str]  # what is wrong, what was seen, what to do
 SIGNS = "cosine_embedding_loss hinge_embedding_loss margin_ranking_loss soft_margin_loss"
 
@@ -21,7 +22,7 @@ def _signature(name: str) -> inspect.Signature:
     return inspect.signature(inspect.unwrap(getattr(F, name)))
 
 
-def broken_contract(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Broken | None:
+def broken_contract(name: str, args: tuple[Any, ...], kwargs: Given) -> Broken | None:
     """Return what a call of a loss function lacks of what its documentation asks for."""
     if name not in CONTRACTS:
         return None
@@ -30,7 +31,7 @@ def broken_contract(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
     return CONTRACTS[name](name, bound.arguments)
 
 
-def _signs(name: str, given: dict[str, Any]) -> Broken | None:
+def _signs(name: str, given: Given) -> Broken | None:
     target: Tensor = given["target"]
     if bool((target.abs() == 1).all()) or not target.numel():
         return None
@@ -44,7 +45,7 @@ def _signs(name: str, given: dict[str, Any]) -> Broken | None:
     )
 
 
-def _connectionist(_: str, given: dict[str, Any]) -> Broken | None:
+def _connectionist(_: str, given: Given) -> Broken | None:
     targets, blank = given["targets"], given["blank"]
     lengths, sizes = (torch.as_tensor(given[key]).flatten() for key in ("input_lengths", "target_lengths"))
     real = targets.flatten()[: int(sizes.sum())] if targets.dim() == 1 else None
@@ -83,7 +84,7 @@ def _connectionist(_: str, given: dict[str, Any]) -> Broken | None:
     return None
 
 
-def _variance(_: str, given: dict[str, Any]) -> Broken | None:
+def _variance(_: str, given: Given) -> Broken | None:
     var = given["var"]
     share = float((var <= 0).float().mean()) if torch.is_tensor(var) else 0.0
     if share == 0:
@@ -95,7 +96,7 @@ def _variance(_: str, given: dict[str, Any]) -> Broken | None:
     )
 
 
-def _counts(_: str, given: dict[str, Any]) -> Broken | None:
+def _counts(_: str, given: Given) -> Broken | None:
     target, outputs = given["target"], given["input"]
     if float(target.min()) < 0:
         return (
@@ -112,7 +113,7 @@ def _counts(_: str, given: dict[str, Any]) -> Broken | None:
     return None
 
 
-CONTRACTS: dict[str, Callable[[str, dict[str, Any]], Broken | None]] = {
+CONTRACTS: dict[str, Callable[[str, Given], Broken | None]] = {
     **dict.fromkeys(SIGNS.split(), _signs),
     "ctc_loss": _connectionist,
     "gaussian_nll_loss": _variance,
@@ -145,9 +146,7 @@ def own_backwards(
 
 
 @torch.enable_grad()
-def backward_factor(
-    function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> tuple[float, float] | None:
+def backward_factor(function: Any, args: tuple[Any, ...], kwargs: Given) -> tuple[float, float] | None:
     """Return the gradient along a random direction over the finite difference, and how far two steps agree.
 
     None if the function has no numbers to move, does not take them, or has steps (rounding, codes), where a difference

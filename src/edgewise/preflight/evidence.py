@@ -83,7 +83,7 @@ class TrainingEvidence:
     again: Observation | None = None  # as `base`, if it came out otherwise
     evaluated: Observation | None = None
     loud: Observation | None = None
-    replays: Any = None  # Replays: what changes of batch and outputs did to the loss
+    replays: Any = None  # Relations: what changes of batch and outputs did to the loss
     reach: Tensor | None = None  # (samples, tokens): gradient of one output row per sample at each token
     reach_rows: list[int] = field(default_factory=list)
     reaches: list[tuple[Tensor, Tensor]] = field(

@@ -12,7 +12,7 @@ from edgewise.preflight.catalog import CheckFinding, NotAsked, Undecided, error,
 from edgewise.preflight.evidence import TrainingEvidence, rms
 from edgewise.preflight.observer import LossCall, Observation
 from edgewise.preflight.passes import contrastive, readout
-from edgewise.preflight.replay import samples_of
+from edgewise.preflight.relations import samples_of
 
 CLASSES = ("cross_entropy", "nll_loss")
 REGRESSIONS = ("mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss")

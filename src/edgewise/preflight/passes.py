@@ -37,7 +37,7 @@ from edgewise.preflight.evidence import (
 from edgewise.preflight.fingerprint import tensors_in
 from edgewise.preflight.observer import Edit, Look, Observation, Observer
 from edgewise.preflight.real_steps import RealSteps, clear_gradients, gradients
-from edgewise.preflight.replay import Replay, Replays
+from edgewise.preflight.relations import LossReplay, Relations
 
 
 class Passes:
@@ -184,7 +184,7 @@ class Passes:
     def _changed_passes(self) -> None:
         evidence = self.evidence
         assert self._start is not None
-        replay = Replay(evidence, self.model, self.loss, self._start.restore)
+        replay = LossReplay(evidence, self.model, self.loss, self._start.restore)
         with replay.recording():
             evidence.base = self._base()
         interrupts.check()
@@ -209,12 +209,12 @@ class Passes:
             interrupts.check()
             self._replays(replay)
 
-    def _replays(self, replay: Replay) -> None:
-        """What must matter to the loss, and what must not; what a training does not allow is left out."""
+    def _replays(self, replay: LossReplay) -> None:
+        """Ask what must matter to the loss, and what must not; leave out what a training does not allow."""
         evidence, base = self.evidence, self.evidence.base
         if base is None or base.error is not None or evidence.again is not None:
             return
-        found = evidence.replays = evidence.replays or Replays()
+        found = evidence.replays = evidence.replays or Relations()
         try:
             if evidence.own_loss and evidence.loss is not None and replay.possible:
                 replay.fields(found)
@@ -378,12 +378,12 @@ class Passes:
                     "two passes with the same random numbers differ: nothing can be compared"
                 )
 
-    def _evaluated(self, replay: Replay) -> None:
+    def _evaluated(self, replay: LossReplay) -> None:
         with evaluating(self.model):
             seen = self.evidence.evaluated = self._pass(self._observer(prints=False))
             seen.value = None
             if seen.error is None and not seen.drew and self.evidence.again is None:
-                self.evidence.replays = Replays()
+                self.evidence.replays = Relations()
                 replay.half(self.evidence.replays, self._plainly, seen)
 
     def _loud(self) -> None:

@@ -11,7 +11,7 @@ from torch import Tensor
 from edgewise.preflight.catalog import CheckFinding, NotAsked, Undecided, error, fact, finding, note, warning
 from edgewise.preflight.contracts import backward_factor
 from edgewise.preflight.evidence import Sample, TrainingEvidence
-from edgewise.preflight.replay import Replays, fields, name_of
+from edgewise.preflight.relations import Relations, fields, name_of
 
 MEANT = re.compile(
     r"label|target|mask|weight|reject|negative|positive|answer|reward|advantage|(^|[._])(y|tags?)$",
@@ -19,11 +19,11 @@ MEANT = re.compile(
 )
 
 
-def _replays(evidence: TrainingEvidence) -> Replays:
+def _replays(evidence: TrainingEvidence) -> Relations:
     evidence.after_base()
     if evidence.replays is None:
         raise Undecided("the loss could not be replayed")
-    found: Replays = evidence.replays
+    found: Relations = evidence.replays
     return found
 
 
@@ -159,7 +159,7 @@ def own_label_seen(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
 
 
 def mixed_in_half(evidence: TrainingEvidence) -> bool | None:
-    """Whether samples have other outputs in half of the batch; None if it was not tried."""
+    """Return True if samples have other outputs in half of the batch; None if it was not tried."""
     found = evidence.replays
     return None if found is None or found.half is None else not found.half
 

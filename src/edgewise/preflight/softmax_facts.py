@@ -315,12 +315,12 @@ def scores_of_tokens(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
     if alignment is None or not evidence.seen().softmaxes:
         raise NotAsked("the number of tokens is not known, or no attention was seen")
     samples, tokens = alignment.ids.shape
-    heads = [
-        s.place or "model"
+    few = [
+        s
         for s in evidence.seen().softmaxes
-        if s.scores.dim() == 4 and s.scores.shape[1] in range(tokens - 1, tokens + 1)
-        and s.scores.shape[-1] == s.scores.shape[-2] < tokens - 1
-    ]  # fmt: skip
+        if s.scores.dim() == 4 and s.scores.shape[1] in (tokens - 1, tokens)
+    ]
+    heads = [s.place or "model" for s in few if s.scores.shape[-1] == s.scores.shape[-2] < tokens - 1]
     if heads:
         yield warning(
             heads,

@@ -22,12 +22,14 @@ from edgewise.preflight.evidence import TrainingEvidence, rms, tolerance
 from edgewise.preflight.fingerprint import tensors_in
 from edgewise.preflight.observer import LossCall, Observation, Observer
 
+Batch = Any  # whatever the user's loss takes
+Output = Any  # whatever the user's model returns
 FIELDS = 12  # of a batch that are looked at
 RAYS = (1e1, 1e2, 1e3)  # how far outputs are moved downhill, in units of their size
 
 
 @dataclass
-class Replays:
+class Relations:
     """What changes did to the loss; a list is empty, and a number None, if it could not be tried."""
 
     used: dict[str, bool] = field(default_factory=dict)  # whether a field of the batch changes anything
@@ -41,7 +43,7 @@ class Replays:
     half: bool | None = None  # whether half of the batch has the outputs it had in the whole
 
 
-def fields(batch: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], Tensor]]:
+def fields(batch: Batch, path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], Tensor]]:
     """Return every tensor of a batch made of dictionaries, lists and tuples, with its keys."""
     if torch.is_tensor(batch):
         yield path, batch
@@ -53,7 +55,7 @@ def fields(batch: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, 
             yield from fields(item, (*path, i))
 
 
-def replaced(batch: Any, path: tuple[Any, ...], tensor: Tensor) -> Any:
+def replaced(batch: Batch, path: tuple[Any, ...], tensor: Tensor) -> Batch:
     """Return the batch with another tensor at this place."""
     if not path:
         return tensor
@@ -66,7 +68,7 @@ def replaced(batch: Any, path: tuple[Any, ...], tensor: Tensor) -> Any:
     return new
 
 
-def samples_of(batch: Any) -> int:
+def samples_of(batch: Batch) -> int:
     """The size that most tensors of the batch begin with: the number of samples; 0 if there is none."""
     sizes = [t.shape[0] for _, t in fields(batch) if t.dim()]
     return max(set(sizes), key=sizes.count) if sizes else 0
@@ -76,18 +78,18 @@ def name_of(path: tuple[Any, ...]) -> str:
     return ".".join(map(str, path)) or "batch"
 
 
-class Replay:
+class LossReplay:
     """Calls of the model as they were in one pass, and the loss with parts of them changed."""
 
     def __init__(
         self,
         evidence: TrainingEvidence,
         model: nn.Module,
-        loss: Callable[[Any], Tensor],
+        loss: Callable[[Batch], Tensor],
         restore: Callable[[], None],
     ) -> None:
         self.evidence, self.model, self.loss, self.restore = evidence, model, loss, restore
-        self.calls: list[tuple[list[Tensor], Any]] = []  # tensors that went in, and what came out
+        self.calls: list[tuple[list[Tensor], Output]] = []  # tensors that went in, and what came out
         self._streams: list[RandomStreams] = []  # after each call
         self.value = math.nan
 
@@ -104,7 +106,7 @@ class Replay:
                 self.model.forward = had
 
     @contextmanager
-    def recording(self, calls: list[tuple[list[Tensor], Any]] | None = None) -> Iterator[None]:
+    def recording(self, calls: list[tuple[list[Tensor], Output]] | None = None) -> Iterator[None]:
         """Keep what goes into the model, and what comes out."""
         kept = self.calls if calls is None else calls
 
@@ -123,7 +125,7 @@ class Replay:
             yield
 
     def run(
-        self, batch: Any, outputs: list[Any] | None = None, seed: int | None = None
+        self, batch: Batch, outputs: list[Output] | None = None, seed: int | None = None
     ) -> tuple[Tensor, list[list[Tensor]], LossCall | None]:
         """The loss with the model's outputs as they were, what the model was given, and the call of the loss.
 
@@ -161,7 +163,7 @@ class Replay:
 
     @property
     def possible(self) -> bool:
-        """Whether the loss is made of the outputs of whole calls, outside of the model."""
+        """Return True if the loss is made of the outputs of whole calls, outside of the model."""
         if not self.calls or len(self.calls) > 8 or hasattr(self.model, "_orig_mod"):
             return False
         for _, out in self.calls:
@@ -176,18 +178,18 @@ class Replay:
         return (
             same
             and math.isfinite(self.value)
-            and abs(self.value - self._goal()) <= 1e-5 * (1 + abs(self.value))
+            and abs(self.value - self._recorded()) <= 1e-5 * (1 + abs(self.value))
         )
 
-    def _goal(self) -> float:
+    def _recorded(self) -> float:
         return float(self.evidence.facts.get("loss after", math.nan))
 
     # --- fields ------------------------------------------------------------------------------------------------------
-    def fields(self, found: Replays) -> None:
+    def fields(self, found: Relations) -> None:
         """Give the values of every field to other samples: does the loss, or what the model is given, change?"""
         batch = self.evidence.batches[0]
         samples = samples_of(batch)
-        outputs: list[Any] | None = self._noisy()
+        outputs: list[Output] | None = self._noisy()
         try:
             usual = self._answer(batch, outputs)
         except Exception:  # noqa: BLE001  such as noise on probabilities: the outputs as they were
@@ -208,7 +210,7 @@ class Replay:
                 if other in ("loss", "nothing"):
                     found.used[name], found.assigned[name] = other == "loss", False
 
-    def _noisy(self) -> list[Any]:
+    def _noisy(self) -> list[Output]:
         """The outputs with noise: those of fresh weights may be the same for every sample."""
         draw = torch.Generator().manual_seed(3)
 
@@ -219,7 +221,7 @@ class Replay:
 
         return self._built([[noisy(t) for t in tensors] for tensors in self._leaves()])
 
-    def _answer(self, batch: Any, outputs: list[Any] | None) -> tuple[list[list[Tensor]], float, Tensor]:
+    def _answer(self, batch: Batch, outputs: list[Output] | None) -> tuple[list[list[Tensor]], float, Tensor]:
         """What the model is given, the loss, and its gradient at the outputs."""
         leaves = [[t.clone() for t in tensors] for tensors in self._leaves(outputs)]
         flat = [t.requires_grad_() for tensors in leaves for t in tensors if t.is_floating_point()]
@@ -231,9 +233,9 @@ class Replay:
         return given, float(value), torch.cat(parts) if parts else torch.zeros(1)
 
     def _moves(
-        self, batch: Any, outputs: list[Any] | None, usual: tuple[list[list[Tensor]], float, Tensor]
+        self, batch: Batch, outputs: list[Output] | None, usual: tuple[list[list[Tensor]], float, Tensor]
     ) -> str | None:
-        """What changes with a changed batch: what goes into the "model", the "loss", or "nothing"."""
+        """Return what changes with a changed batch: what goes into the "model", the "loss", or "nothing"."""
         try:
             given, value, slope = self._answer(batch, outputs)
         except Exception:  # noqa: BLE001  values that a loss does not take are no evidence
@@ -247,7 +249,7 @@ class Replay:
         return "nothing" if same and float((slope - goal).norm()) <= 1e-5 * float(goal.norm()) else "loss"
 
     # --- outputs -----------------------------------------------------------------------------------------------------
-    def downhill(self, found: Replays) -> None:
+    def downhill(self, found: Relations) -> None:
         """Move the outputs far along minus the gradient of the loss: a loss has a least value."""
         leaves = [
             [t.clone().requires_grad_() if t.is_floating_point() else t for t in tensors]
@@ -293,11 +295,11 @@ class Replay:
         ]
         found.falls, found.falling = (start, path[-1]), sum(alone) / len(alone) if alone else 1.0
 
-    def _leaves(self, outputs: list[Any] | None = None) -> list[list[Tensor]]:
+    def _leaves(self, outputs: list[Output] | None = None) -> list[list[Tensor]]:
         kept = [out for _, out in self.calls] if outputs is None else outputs
         return [[t for t in pytree.tree_leaves(out) if torch.is_tensor(t)] for out in kept]
 
-    def _built(self, leaves: list[list[Tensor]]) -> list[Any]:
+    def _built(self, leaves: list[list[Tensor]]) -> list[Output]:
         """Outputs with these tensors in the place of their own."""
         built = []
         for (_, out), tensors in zip(self.calls, leaves, strict=True):
@@ -305,7 +307,7 @@ class Replay:
             built.append(pytree.tree_map(lambda x, rest=rest: next(rest) if torch.is_tensor(x) else x, out))
         return built
 
-    def draws(self, found: Replays, base: Observation) -> None:
+    def draws(self, found: Relations, base: Observation) -> None:
         """Targets that other random numbers change: are they in anything that the model is given?"""
         call, batch = base.main_loss, self.evidence.batches[0]
         if call is None or not call.labels.is_floating_point() or call.labels.numel() < 256:
@@ -323,7 +325,9 @@ class Replay:
             found.drawn = max(abs(_correlation(first.labels, t)) for t in same)
 
     # --- real passes -------------------------------------------------------------------------------------------------
-    def own_labels(self, found: Replays, observe: Callable[[Any], Observation], base: Observation) -> None:
+    def own_labels(
+        self, found: Relations, observe: Callable[[Batch], Observation], base: Observation
+    ) -> None:
         """Change the last entry of a field that the model is given, and that the labels come from, in every sample."""
         batch, call = self.evidence.batches[0], base.main_loss
         if call is None or call.outputs.dim() < 2 or call.labels.is_floating_point():
@@ -359,7 +363,7 @@ class Replay:
                 found.own_label = (name, int(asked.nonzero()[0]))
                 return
 
-    def half(self, found: Replays, observe: Callable[[Any], Observation], whole: Observation) -> None:
+    def half(self, found: Relations, observe: Callable[[Batch], Observation], whole: Observation) -> None:
         """Half of the samples alone: their outputs must be those that they had in the whole batch."""
         batch = self.evidence.batches[0]
         samples = samples_of(batch)
@@ -375,7 +379,7 @@ class Replay:
         for path, tensor in fields(batch):
             if tensor.dim():
                 new = replaced(new, path, tensor.narrow(list(tensor.shape).index(samples), 0, keep))
-        calls: list[tuple[list[Tensor], Any]] = []
+        calls: list[tuple[list[Tensor], Output]] = []
         with self.recording(calls):
             seen = observe(new)
         part = seen.main_loss
@@ -452,7 +456,7 @@ def _rows(outputs: Tensor, count: int) -> Tensor | None:
     return outputs.float() if outputs.shape[0] == count else None
 
 
-def _detached(out: Any) -> Any:
+def _detached(out: Output) -> Output:
     return pytree.tree_map(lambda x: x.detach() if torch.is_tensor(x) else x, out)
 
 
