@@ -224,7 +224,7 @@ norm on the skip: no final norm, skip
 sharp attention: gradient through depth, collapse
 dropout: loss rises, gradient at the step
 mode: dropout
-padding is seen: empty attention row
+padding is seen: batch unused, empty attention row
 end not learned: padding in the loss
 average: update undone
 """

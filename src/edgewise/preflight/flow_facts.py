@@ -293,7 +293,8 @@ def samples_mixed(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
     Threshold: any moves by more than rounding; a note with BatchNorm outside language models.
     Cannot decide: mixtures of experts with capacity limits may mix.
     """
-    if mixed_in_half(evidence):
+    batch_norms = any(isinstance(m, BATCH_NORMS) for m in evidence.model.modules())  # a loss may call train()
+    if mixed_in_half(evidence) and not batch_norms:
         yield warning(
             ["model"],
             "The samples of a batch influence one another: half of them alone have other outputs.",
