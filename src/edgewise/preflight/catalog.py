@@ -148,7 +148,6 @@ pushed away: loss rises, uphill, loss and cross-entropy
 loss without end: loss rises, update ratio, target scale, uphill
 same batch: few samples
 own label seen: leak
-batch unused: nothing moves, labels, eps, update ratio
 never written: BROKEN, GRADIENTS,
   symmetric, linear pair, positions, rows of tables, batch unused, router, constant output, norm eps, collapse,
   unlike siblings, weight
@@ -227,6 +226,7 @@ mode: dropout
 padding is seen: batch unused, empty attention row
 end not learned: padding in the loss
 average: update undone
+batch unused: nothing moves, labels, eps, update ratio, dead
 """
 
 

@@ -321,7 +321,7 @@ def scores_of_tokens(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
         if s.scores.dim() == 4 and s.scores.shape[1] in (tokens - 1, tokens)
     ]
     heads = [s.place or "model" for s in few if s.scores.shape[-1] == s.scores.shape[-2] < tokens - 1]
-    if heads:
+    if heads and not any(s.scores.shape[-1] >= tokens - 1 for s in evidence.seen().softmaxes):
         yield warning(
             heads,
             "Attention runs over the heads, not over the tokens: no token sees other tokens.",
