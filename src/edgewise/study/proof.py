@@ -407,19 +407,7 @@ def lesson(model: nn.Module) -> Lesson:
         out = first_output(call(model, batch))
     inputs = next(tensors(batch))
     if inputs.is_floating_point():
-        # Streams take 16 patches of 4 numbers, vectors all 64, images 8 x 8.
-        width = out.shape[1] if out.ndim > 3 else out.shape[-1]
-
-        def entrance() -> nn.Module:
-            if inputs.ndim == 4:
-                return _Image(inputs.shape[1], inputs.shape[-1] if inputs.shape[-1] > 8 else 8)
-            if inputs.ndim == 3:
-                return _Positioned(inputs.shape[-1])
-            return nn.Sequential(nn.Flatten(1), _matrix(64, inputs.shape[-1]))
-
-        return Lesson(
-            task("digits"), lambda core: Learner(core, entrance(), _matrix(width, 10), per_token=False)
-        )
+        return _digits(inputs, out)
     size = getattr(getattr(model, "config", None), "vocab_size", None)
     tables = (m.num_embeddings for m in model.modules() if isinstance(m, nn.Embedding))
     return _text(int(size or max(tables)), out)
@@ -433,6 +421,20 @@ def _text(vocabulary: int, out: Tensor) -> Lesson:
         return Learner(core, _Fold(vocabulary), readout, per_token=True)
 
     return Lesson(task("bytes", tokens=32), wrap)
+
+
+def _digits(inputs: Tensor, out: Tensor) -> Lesson:
+    """Streams take 16 patches of 4 numbers, vectors all 64, images 8 x 8."""
+    width = out.shape[1] if out.ndim > 3 else out.shape[-1]
+
+    def entrance() -> nn.Module:
+        if inputs.ndim == 4:
+            return _Image(inputs.shape[1], inputs.shape[-1] if inputs.shape[-1] > 8 else 8)
+        if inputs.ndim == 3:
+            return _Positioned(inputs.shape[-1])
+        return nn.Sequential(nn.Flatten(1), _matrix(64, inputs.shape[-1]))
+
+    return Lesson(task("digits"), lambda core: Learner(core, entrance(), _matrix(width, 10), per_token=False))
 
 
 def _matrix(fan_in: int, fan_out: int) -> nn.Linear:
