@@ -136,9 +136,9 @@ def own_backwards(
             calls[cls] = (place(), cls, kept, kwargs)
         return original.__func__(cls, *args, **kwargs)
 
-    kind.apply = classmethod(apply)  # type: ignore[assignment,method-assign]
-    found: list[tuple[str, Any, tuple[Any, ...], dict[str, Any]]] = []
+    found: list[tuple[str, Any, tuple[Any, ...], Given]] = []
     try:
+        kind.apply = classmethod(apply)  # type: ignore[assignment,method-assign]
         yield found
     finally:
         kind.apply = original  # type: ignore[method-assign]

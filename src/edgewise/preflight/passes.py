@@ -232,7 +232,7 @@ class Passes:
         evidence = self.evidence
         clear_gradients(evidence)
         with torch.enable_grad():
-            seen = self._pass(self._observer(track=True, cosines=True))
+            seen = self._pass(self._observer(track=True, cosines=readout(evidence) is None))
             if seen.error is None and seen.value is not None:
                 evidence.facts["loss after"] = seen.number
                 try:

@@ -97,11 +97,11 @@ class LossReplay:
     def _forward(self, make: Callable[[Callable[..., Any]], Callable[..., Any]]) -> Iterator[None]:
         """Replace `model.forward` while inside."""
         had = self.model.__dict__.get("forward")
-        self.model.forward = wraps(self.model.forward)(make(self.model.forward))
         try:
+            self.model.forward = wraps(self.model.forward)(make(self.model.forward))
             yield
         finally:
-            del self.model.forward
+            self.model.__dict__.pop("forward", None)
             if had is not None:
                 self.model.forward = had
 
@@ -149,12 +149,9 @@ class LossReplay:
         watch = Observer(
             self.evidence.model, hand=None if self.evidence.first is None else self.evidence.first.hand
         )
-        hooks, self.model._forward_hooks = self.model._forward_hooks, type(self.model._forward_hooks)()
-        before, self.model._forward_pre_hooks = (
-            self.model._forward_pre_hooks,
-            type(self.model._forward_pre_hooks)(),
-        )
+        hooks, before = self.model._forward_hooks, self.model._forward_pre_hooks
         try:
+            self.model._forward_hooks, self.model._forward_pre_hooks = type(hooks)(), type(before)()
             with self._forward(make), watch:
                 value = self.loss(batch)
         finally:
@@ -189,26 +186,44 @@ class LossReplay:
         """Give the values of every field to other samples: does the loss, or what the model is given, change?"""
         batch = self.evidence.batches[0]
         samples = samples_of(batch)
-        outputs: list[Output] | None = self._noisy()
-        try:
-            usual = self._answer(batch, outputs)
-        except Exception:  # noqa: BLE001  such as noise on probabilities: the outputs as they were
-            outputs, usual = None, self._answer(batch, None)
+        outputs, usual = None, None
         for path, tensor in list(fields(batch))[:FIELDS]:
             if not tensor.dim() or tensor.shape[0] != samples or samples < 2:
                 continue
             if bool((tensor == tensor[:1]).all()):
                 continue  # the same for every sample
             name = name_of(path)
-            moved = self._moves(replaced(batch, path, tensor.roll(1, 0)), outputs, usual)
-            if moved == "model":
+            changed = replaced(batch, path, tensor.roll(1, 0))
+            if self._enters(changed):
                 found.entered.add(name)
-            elif moved == "loss":
+                continue
+            if usual is None:
+                outputs, usual = self._usual(batch)
+            moved = self._moves(changed, outputs, usual)
+            if moved == "loss":
                 found.used[name] = found.assigned[name] = True
             elif moved == "nothing":
                 other = self._moves(replaced(batch, path, _other_values(tensor)), outputs, usual)
                 if other in ("loss", "nothing"):
                     found.used[name], found.assigned[name] = other == "loss", False
+
+    def _enters(self, batch: Batch) -> bool:
+        """Return True if the model is given something else."""
+        try:
+            with torch.no_grad():
+                given = self.run(batch)[1]
+        except Exception:  # noqa: BLE001  values that a loss does not take are no evidence
+            return False
+        return len(given) != len(self.calls) or any(
+            not _equal(new, old) for new, (old, _) in zip(given, self.calls, strict=True)
+        )
+
+    def _usual(self, batch: Batch) -> tuple[list[Output] | None, tuple[float, Tensor]]:
+        """Outputs to compare at, and the answer there: with noise, if the loss takes it (not on probabilities)."""
+        try:
+            return (outputs := self._noisy()), self._answer(batch, outputs)
+        except Exception:  # noqa: BLE001  the outputs as they were, then
+            return None, self._answer(batch, None)
 
     def _noisy(self) -> list[Output]:
         """The outputs with noise: those of fresh weights may be the same for every sample."""
@@ -221,30 +236,24 @@ class LossReplay:
 
         return self._built([[noisy(t) for t in tensors] for tensors in self._leaves()])
 
-    def _answer(self, batch: Batch, outputs: list[Output] | None) -> tuple[list[list[Tensor]], float, Tensor]:
-        """What the model is given, the loss, and its gradient at the outputs."""
+    def _answer(self, batch: Batch, outputs: list[Output] | None) -> tuple[float, Tensor]:
+        """The loss, and its gradient at the outputs."""
         leaves = [[t.clone() for t in tensors] for tensors in self._leaves(outputs)]
         flat = [t.requires_grad_() for tensors in leaves for t in tensors if t.is_floating_point()]
         with torch.enable_grad():
-            value, given, _ = self.run(batch, self._built(leaves))
+            value = self.run(batch, self._built(leaves))[0]
             used = bool(flat) and torch.is_tensor(value) and value.requires_grad
             slopes = torch.autograd.grad(value, flat, allow_unused=True) if used else ()
         parts = [g.detach().reshape(-1).float() for g in slopes if g is not None]
-        return given, float(value), torch.cat(parts) if parts else torch.zeros(1)
+        return float(value), torch.cat(parts) if parts else torch.zeros(1)
 
-    def _moves(
-        self, batch: Batch, outputs: list[Output] | None, usual: tuple[list[list[Tensor]], float, Tensor]
-    ) -> str | None:
-        """Return what changes with a changed batch: what goes into the "model", the "loss", or "nothing"."""
+    def _moves(self, batch: Batch, outputs: list[Output] | None, usual: tuple[float, Tensor]) -> str | None:
+        """Whether the "loss" changes with a changed batch, or "nothing"; None if it fails."""
         try:
-            given, value, slope = self._answer(batch, outputs)
+            value, slope = self._answer(batch, outputs)
         except Exception:  # noqa: BLE001  values that a loss does not take are no evidence
             return None
-        if len(given) != len(self.calls) or any(
-            not _equal(new, old) for new, (old, _) in zip(given, self.calls, strict=True)
-        ):
-            return "model"
-        _, number, goal = usual
+        number, goal = usual
         same = abs(value - number) <= 1e-6 * (1e-3 + abs(number)) and slope.shape == goal.shape
         return "nothing" if same and float((slope - goal).norm()) <= 1e-5 * float(goal.norm()) else "loss"
 
