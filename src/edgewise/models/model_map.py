@@ -351,6 +351,10 @@ class ModelMap:
         blocks = tuple(
             replace(_with_heads(site, first[site.name]), calls=modules.count(site.name)) for site in blocks
         )
+        pairs = [(a.attention.heads, b.attention.heads) for a, b in zip(named.blocks, blocks, strict=False)]
+        other = next(((said, found) for said, found in pairs if said not in (None, found)), None)
+        if other is not None:
+            self.notes.append(f"{other[1]} heads in {named.name}, as the model behaves; by names {other[0]}")
         return replace(named, blocks=blocks, norm=norm, parallel=parallel)
 
     def by_behavior(self, stack: Stack) -> tuple[tuple[BlockSite, ...], str]:
@@ -467,14 +471,10 @@ def _with_these_weights(model: nn.Module, batch: Any, reading: Reading) -> Readi
 def _with_heads(site: BlockSite, block: Block) -> BlockSite:
     own = [branch for branch in block.branches if branch.kind == "attention"]
     attention = site.attention
-    if (
-        attention.heads is not None
-        or len(own) != 1
-        or not own[0].heads
-        or attention.query.fan_out % own[0].heads
-    ):
+    heads = own[0].heads if len(own) == 1 and (own[0].products == 1 or attention.heads is None) else None
+    if not heads or heads == attention.heads or attention.query.fan_out % heads:
         return site
-    heads, width = own[0].heads, attention.query.fan_out // own[0].heads
+    width = attention.query.fan_out // heads
     return replace(
         site,
         attention=replace(attention, heads=heads, kv_heads=attention.key.fan_out // width, head_width=width),

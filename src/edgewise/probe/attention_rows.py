@@ -189,7 +189,7 @@ class AttentionWatch(TorchFunctionMode):
             self.refusals[index] = record
         elif index not in self.records:
             self.records[index] = record
-        elif self.blocks[index].heads == len(self.blocks[index].softmaxes):  # one call for each head
+        elif self.blocks[index].heads == len(self.blocks[index].softmaxes) * len(record.largest_logit):
             self.records[index] = self.records[index].joined(record)
         else:
             self.refusals[index] = "two attentions ran inside it"
@@ -270,7 +270,7 @@ class AttentionWatch(TorchFunctionMode):
         heads = self.blocks[self.current].heads_of_call  # type: ignore[index]
         if value.ndim == 3 and heads and value.shape[0] % heads == 0:
             return value.unflatten(0, (-1, heads))
-        groups = value.ndim == 5 and (not heads or value.shape[1] * value.shape[2] in (heads, value.shape[1]))
+        groups = value.ndim == 5 and heads and value.shape[1] * value.shape[2] in (heads, value.shape[1])
         return value.flatten(1, 2) if groups else value
 
 

@@ -14,6 +14,7 @@ from edgewise.errors import BadInput
 from edgewise.interrupts import deferring
 from edgewise.models.behavior.read import read
 from edgewise.models.behavior.record import Block, Branch, Operation, Reading, Stack
+from edgewise.models.behavior.stacks import PARTIAL
 from edgewise.models.inputs import default_batch
 from edgewise.models.model_map import ModelMap
 from edgewise.models.module_description import describe_read_module
@@ -131,6 +132,12 @@ def _find(where: ModelMap, batch: object, tokens: int | None, name: str | None) 
     if stack is None:
         raise BadInput(
             f"{reading.model} cannot be measured: {'; '.join(reading.not_read) or 'no stack was found'}."
+        )
+    partial = next((reason for reason in stack.not_read if name is None and reason.startswith(PARTIAL)), "")
+    if partial:
+        raise BadInput(
+            f"{reading.model} cannot be measured as a whole: of its stack {stack.name}, {partial}. stack={stack.name!r} "
+            "measures the blocks that were followed."
         )
     if stack.layout is None:
         raise BadInput(

@@ -23,7 +23,7 @@ from edgewise.models.behavior.mlp import Hidden
 from edgewise.models.behavior.norms import branch_scale, is_normed, merged, read_norms, read_shares, rescale
 from edgewise.models.behavior.queries_and_keys import Scores
 from edgewise.models.behavior.record import BEYOND, Block, Branch, Stack, norm_position
-from edgewise.models.behavior.stacks import Chain, block_module, common_path
+from edgewise.models.behavior.stacks import RESAMPLED, Chain, block_module, common_path
 from edgewise.models.behavior.token_order import SPREAD, positions_of, read_equal_tokens, read_filled_order
 from edgewise.models.behavior.visibility import Sight
 
@@ -49,7 +49,7 @@ def stack_of(experiment: Experiment, number: int, absolute: bool | None, horizon
     tokens = real_tokens(experiment, stream) if stream is not None else 0  # beyond them a model has padded
     lengths = {s.length for s in experiment.streams.values() if s.stack == number}
     if len(lengths) > 1:
-        reasons.append(f"the number of tokens changes along it: {', '.join(map(str, sorted(lengths)))}")
+        reasons.append(f"{RESAMPLED}: {', '.join(map(str, sorted(lengths)))}")
     proven = stream is not None and chain.proven
     weights, adapters = weights_of(experiment, sites)
     layout = _read_layout(stream) if stream is not None and proven else _plain_layout(experiment, chain)
@@ -215,9 +215,15 @@ def _experts(experiment: Experiment, site: Site) -> bool:
 
 
 def _heads(experiment: Experiment, site: Site, name: str = "heads") -> int | None:
-    """As many in all as the products of queries and keys have, where each head is computed by itself."""
+    """As many in all as the products of queries and keys have, where heads are computed by themselves.
+
+    Several products of several heads each are parts of one (chunks of keys), unless other matrices make their queries.
+    """
     number = getattr(site.traits, name)
-    return None if number is None else number * max(_products(experiment, site), 1)
+    if number is None:
+        return None
+    own = [score.query_weights for score in site.part.scores if not score.mixed]
+    return number * max(_products(experiment, site) if site.traits.heads == 1 else len(set(own)), 1)
 
 
 def _products(experiment: Experiment, site: Site) -> int:
@@ -241,6 +247,8 @@ def _kind(graph: Graph, site: Site) -> str | None:
     if site.part.softmax and not site.part.composed:
         return "attention"
     sums_to_one = traits.spread is not None and traits.spread < SPREAD
+    if any(score.softmax.function == "exp" for score in site.part.scores) and not site.part.composed:
+        return "attention"  # exponentials of scores, perhaps with a sink among those they are divided by
     return "attention" if sums_to_one and site.part.scores and not site.part.composed else "mixer"
 
 

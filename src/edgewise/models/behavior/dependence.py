@@ -51,8 +51,9 @@ def real_tokens(experiment: Experiment, stream: Stream) -> int:
     Of a few ids (columns of a table, a class) the stream has other tokens as well: these are none that were added.
     """
     given = experiment.feed.tokens or 0
-    language = experiment.chains[stream.stack].language
-    return min(stream.length, given) if given >= SHORTEST and language else stream.length
+    chain = experiment.chains[stream.stack]
+    padded = given >= SHORTEST and chain.language and chain.ids_alone
+    return min(stream.length, given) if padded else stream.length
 
 
 def quiet_scores(experiment: Experiment) -> dict[Operation, Edit]:

@@ -189,15 +189,30 @@ def _weighed(graph: Graph, skip: Node, branch: Node) -> Node | None:
 
 
 def _same_stream(graph: Graph, later: int, earlier: int, sums: dict[int, ResidualSum]) -> bool:
-    """Whether a value is the stream itself, further down than an earlier point of it: no branch is added then."""
-    node = way_up(graph, graph[later], sums)[-1]
+    """Whether a value is the stream itself, further down than an earlier point of it: no branch is added then.
+
+    Also if it had fewer tokens in between (an hourglass).
+    """
+    node = _resampled(graph, graph[later], sums) or way_up(graph, graph[later], sums)[-1]
     while node.index in sums or node.index in graph.mixes:
         before = graph.mixes[node.index] if node.index in graph.mixes else sums[node.index].point
         way = way_up(graph, graph[before], sums)
+        longer = _resampled(graph, way[-1], sums)
+        way += [] if longer is None else way_up(graph, longer, sums)
         if any(each.index == earlier for each in way):
             return True
         node = way[-1]
     return False
+
+
+def _resampled(graph: Graph, node: Node, sums: dict[int, ResidualSum]) -> Node | None:
+    """The sum that a value of another number of tokens was made from by fixed operations (pooled, repeated)."""
+    way = [node]
+    while way[-1].index not in sums and len(way[-1].parents) == 1 and not way[-1].weight and len(way) < EARLIER**2:
+        way.append(graph[way[-1].parents[0]])
+    end = way[-1]
+    other = end.index in sums and len(end.shape) == len(node.shape) and end.shape != node.shape
+    return end if other and end.shape[-1] == node.shape[-1] else None
 
 
 def _earlier(graph: Graph, node: Node, sums: dict[int, ResidualSum]) -> list[Node]:
@@ -299,6 +314,8 @@ def _sort_scores(graph: Graph, part: Part, source: int) -> None:
         elif function in ("softmax", "_softmax", "softmax_", "exp"):
             product = _product_above(graph, index, inside)
             mixed = product is None and function != "exp"
+            if function == "exp" and product is not None and graph[product].shape != graph[index].shape:
+                continue  # of what is added to the sum beside the keys
             product = _product_above(graph, index, inside, through_weights=True) if mixed else product
         else:
             continue
@@ -340,6 +357,8 @@ def _product_above(graph: Graph, index: int, inside: set[int], through_weights: 
         todo.remove(index)
         node = graph[index]
         if index in visited or index not in inside or (node.weight and not through_weights):
+            continue
+        if isinstance(node.scale, float) and node.scale == 0:  # what is made here is dropped
             continue
         visited.add(index)
         if node.function in PRODUCTS and not node.weight:

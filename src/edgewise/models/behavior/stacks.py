@@ -23,8 +23,10 @@ INNER = "its branches have residual streams of their own inside"
 TWO_STREAMS = "its blocks keep several streams that feed each other, which are not read one by one"
 REVERSIBLE = "its blocks keep two streams that feed each other (reversible blocks); they are taken as one"
 MERGED = (
-    "matrices merge the stream with an earlier one of its own between blocks (long skips), which is left out"
+    "matrices act on the stream between blocks, or merge it with an earlier one (long skips), which is left out"
 )
+RESAMPLED = "the number of tokens changes along it, as where they are pooled or merged"
+PARTIAL = ("it covers ", "it is one of the ")  # its blocks are not all there
 LINK = 40  # operations between a sum and the next point: a norm written out has about ten
 
 
@@ -39,6 +41,7 @@ class Chain:
     modules: list[str] = field(default_factory=list)  # the modules that hold its blocks; empty if none does
     shared: bool = False  # some blocks use the same matrices
     language: bool = False
+    ids_alone: bool = False  # nothing but token ids makes the stream that it starts from
     proven: bool = False  # which axes of its stream are tokens and features
     outlet: Operation | None = None  # where the stream after its last sum is read
     reasons: list[str] = field(default_factory=list)  # why its branches cannot be read
@@ -72,13 +75,15 @@ def chains(graph: Graph, sums: Sequence[ResidualSum]) -> list[Chain]:
         chain.plain.append(plain)
         open_chains[residual.node] = chain
     outer = _without_nested([chain for chain in listed if len(chain.sums) >= SHORTEST])
-    outer = _woven(graph, outer, by_node)
+    outer = _continued(graph, _woven(graph, outer, by_node), by_node)
     for chain in outer:
         if any(_feed_each_other(chain, other) for other in outer if other is not chain):
             chain.reasons.append(TWO_STREAMS)
         _trim(graph, chain)
         _name(graph, chain)
         chain.language = _is_language(graph, chain)
+        above = graph.above(chain.sums[0].point, set()) if chain.language else ()
+        chain.ids_alone = not any(graph[i].function == INPUT and not graph[i].integer for i in above)
         chain.outlet = _outlet(graph, chain)
     return outer
 
@@ -112,8 +117,28 @@ def _woven(graph: Graph, listed: list[Chain], by_node: dict[int, ResidualSum]) -
     return sorted(listed, key=lambda chain: chain.sums[0].node)
 
 
-def _merged(graph: Graph, point: Node, sums: dict[int, ResidualSum]) -> int | None:
-    """The last sum before a matrix that makes the stream from it and an earlier point, as the long skips of a U do."""
+def _continued(graph: Graph, listed: list[Chain], by_node: dict[int, ResidualSum]) -> list[Chain]:
+    """A block by itself whose sums are like those of a chain, with one matrix between them, is one more of its blocks.
+
+    A prelude, the core that a loop repeats and a coda; two stacks of several blocks stay two.
+    """
+    for chain in listed:
+        point = graph[chain.sums[0].point]
+        ends = _behind_a_matrix(graph, point, by_node)
+        before = next((c for c in listed if c is not chain and c.sums[-1].node in ends), None)
+        if before is None or graph[before.sums[-1].node].shape != point.shape:
+            continue
+        short, other = sorted(([_signature(graph, r) for r in c.sums] for c in (before, chain)), key=len)
+        if len(short) <= ONE_BLOCK and other[: len(short)] == short:
+            chain.sums[:0], chain.plain[:] = before.sums, [*before.plain, False, *chain.plain[1:]]
+            chain.merging |= before.merging | {way_up(graph, point, by_node)[-1].index}
+            chain.remarks = [MERGED]
+            return _continued(graph, [c for c in listed if c is not before], by_node)
+    return listed
+
+
+def _behind_a_matrix(graph: Graph, point: Node, sums: dict[int, ResidualSum]) -> set[int]:
+    """Sums and points that a matrix makes this value from; none if other weights stand between."""
     node = way_up(graph, point, sums)[-1]
     points = {residual.point for residual in sums.values()}
     ends: set[int] = set()
@@ -127,10 +152,16 @@ def _merged(graph: Graph, point: Node, sums: dict[int, ResidualSum]) -> int | No
         if index in sums or index in points:
             ends.add(index)
         elif graph[index].weight:
-            return None
+            return set()
         else:
             todo += graph[index].parents
-    same = len(ends) > 1 and not todo and all(graph[end].shape == node.shape for end in ends)
+    return set() if todo else ends
+
+
+def _merged(graph: Graph, point: Node, sums: dict[int, ResidualSum]) -> int | None:
+    """The last sum before a matrix that makes the stream from it and an earlier point, as the long skips of a U do."""
+    ends = _behind_a_matrix(graph, point, sums)
+    same = len(ends) > 1 and all(graph[end].shape == point.shape for end in ends)
     joined = same and max(ends) in sums and bool(graph.between(min(ends), max(ends)))
     return max(ends) if joined else None
 
@@ -185,7 +216,7 @@ def weight_path(graph: Graph, residual: ResidualSum) -> tuple[str, int]:
 
 
 def _trim(graph: Graph, chain: Chain) -> None:
-    """Leave out sums before and after the repeated container that holds most of the chain."""
+    """Leave out sums before and after the repeated container that holds most of the chain, unless they are like its."""
     paths = [weight_path(graph, residual)[0].split(".") for residual in chain.sums]
     containers = Counter(
         (tuple(path[:i]), len(path) > i) for path in paths for i, item in enumerate(path) if item.isdigit()
@@ -195,6 +226,9 @@ def _trim(graph: Graph, chain: Chain) -> None:
     (container, _), most = max(containers.items(), key=lambda pair: (pair[1], -len(pair[0][0])))
     inside = [tuple(path[: len(container)]) == container for path in paths]
     first, last = inside.index(True), len(inside) - inside[::-1].index(True)
+    alike = [_signature(graph, residual) for residual in chain.sums]
+    if all(kind in alike[first:last] for kind in alike):
+        return
     if most < len(paths) and 2 * most > len(paths) and all(inside[first:last]):
         chain.sums, chain.plain = chain.sums[first:last], chain.plain[first:last]
 
@@ -208,8 +242,14 @@ def _name(graph: Graph, chain: Chain) -> None:
         if len(set(column)) > 1 and all(item.isdigit() for item in column):
             prefixes = [".".join(path[:depth]) for path in paths]
             chain.name = Counter(prefixes).most_common(1)[0][0]
-            numbers = _indices(paths, prefixes, depth)
-            chain.modules = [f"{chain.name}.{index}" for index in sorted(set(numbers))]
+            children = [".".join(path[: depth + 1]) for path in paths]
+            if _in_stages(graph, chain, children, prefixes):
+                chain.name = common_path([prefix.split(".") for prefix in prefixes])
+                chain.modules = list(dict.fromkeys(children))
+                numbers = [chain.modules.index(child) for child in children]
+            else:
+                numbers = _indices(paths, prefixes, depth)
+                chain.modules = [f"{chain.name}.{index}" for index in sorted(set(numbers))]
             chain.indices = _by_call(numbers, places)
             _split_stages(graph, chain)
             chain.shared = _repeats(graph, chain, places)
@@ -226,6 +266,16 @@ def _name(graph: Graph, chain: Chain) -> None:
     chain.modules = list(dict.fromkeys(blocks)) if "" not in blocks and chain.name not in blocks else []
     if chain.shared and len(set(blocks)) == 1:
         chain.modules = [chain.name]
+
+
+def _in_stages(graph: Graph, chain: Chain, children: Sequence[str], prefixes: Sequence[str]) -> bool:
+    """Whether blocks of one kind, each with attention, stand in several lists one after the other."""
+    kinds: dict[str, list[Any]] = {}
+    for residual, child in zip(chain.sums, children, strict=True):
+        kinds.setdefault(child, []).append(_signature(graph, residual))
+    turns = [prefix for prefix, _ in groupby(prefixes)]
+    same = all(kind == kinds[children[0]] for kind in kinds.values())
+    return len(turns) == len(set(turns)) > 1 and same and any(kind[0] for kind in kinds[children[0]])
 
 
 def _split_stages(graph: Graph, chain: Chain) -> None:
@@ -394,7 +444,9 @@ def judge_cover(model: nn.Module, graph: Graph, chain: Chain, listed: Sequence[C
     children, ran = ([c for c in names if type(model.get_submodule(c)) in kinds] for names in (children, ran))
     name = chain.name or "the model"
     if len(own) < len(ran):
-        chain.reasons.append(f"it covers {len(own)} of the {len(ran)} blocks of {name}")
+        left = [child for child in ran if child not in own]
+        which = "the last of them" if left == ran[-1:] else ", ".join(left[:3])
+        chain.reasons.append(f"it covers {len(own)} of the {len(ran)} blocks of {name}, not {which}")
     idle = [child for child in children if child not in ran]
     if idle and ran:
         chain.remarks.append(

@@ -12,7 +12,7 @@ from typing import Any
 
 from edgewise.models.behavior.block_ends import NOTE
 from edgewise.models.behavior.record import BEYOND, POSITIONS, Block, Branch, Reading, Stack
-from edgewise.models.behavior.stacks import ACTS, CHOOSES, INNER, TWO_STREAMS
+from edgewise.models.behavior.stacks import ACTS, CHOOSES, INNER, PARTIAL, TWO_STREAMS
 from edgewise.models.behavior.visibility import CHOSEN
 
 NORMS = POSITIONS | {
@@ -22,7 +22,6 @@ NORMS = POSITIONS | {
 }
 KINDS = {"attention": "attention", "cross-attention": "cross-attention", "mlp": "MLP", "mixer": "mixer"}
 IN_ATTENTION = {"rotary": "rotary", "alibi": "linear bias", "bias": "bias"}
-PARTIAL = ("it covers ", "it is one of the ")  # its blocks are not all there
 MORE = (*PARTIAL, ACTS, CHOOSES, INNER, TWO_STREAMS)  # its branches are not all that its blocks do
 FACTS = {  # what is asked of a branch, by its kind
     "attention": ("heads", "sees", "positions", "qk_norm"),
@@ -185,7 +184,7 @@ def _branch(stack: Stack, block: Block, branch: Branch) -> BranchStructure:
     if attends or kind == "mixer":
         values |= {"sees": _sees(stack, branch), "window": branch.window}
     if kind in ("attention", "cross-attention"):
-        values |= {"heads": _heads(branch), "qk_norm": branch.qk_norm if whole else None}
+        values |= {"heads": branch.heads, "qk_norm": branch.qk_norm if whole else None}
     if attends:
         values["positions"] = _positions(branch, stack.tokens) if whole else None
     if kind == "MLP":
@@ -217,13 +216,6 @@ def _after(branch: Branch) -> float:
 def _norm(branch: Branch) -> str | None:
     places = (branch.input_norm, branch.output_norm, branch.outside_norm)
     return None if None in places else NORMS[places]  # type: ignore[index]
-
-
-def _heads(branch: Branch) -> int | None:
-    """Of one product of queries and keys, unless every head has a product of its own."""
-    if branch.heads is None or branch.products < 2 or branch.heads == branch.products:
-        return branch.heads
-    return branch.heads // branch.products
 
 
 def _sees(stack: Stack, branch: Branch) -> str | None:
