@@ -134,6 +134,15 @@ class ModelMap:
         return () if stack is None else tuple((stack.layout or "").split())
 
     @property
+    def partial(self) -> str:
+        """The reason that its stack, as it behaves, is not one stream of all blocks; empty if it is, or was not read."""
+        from edgewise.models.behavior.stacks import PARTIAL, RESAMPLED
+
+        stack = None if self._reading is None else self._reading.default
+        reasons = () if stack is None else stack.not_read
+        return next((reason for reason in reasons if reason.startswith((*PARTIAL, RESAMPLED))), "")
+
+    @property
     def sequence_first(self) -> bool:
         """False if its stream is (tokens, sequences, width): as it behaves, else as torch's own attention says."""
         from torch import nn
@@ -351,8 +360,8 @@ class ModelMap:
         blocks = tuple(
             replace(_with_heads(site, first[site.name]), calls=modules.count(site.name)) for site in blocks
         )
-        pairs = [(a.attention.heads, b.attention.heads) for a, b in zip(named.blocks, blocks, strict=False)]
-        other = next(((said, found) for said, found in pairs if said not in (None, found)), None)
+        heads = [(a.attention.heads, b.attention.heads) for a, b in zip(named.blocks, blocks, strict=False)]
+        other = next(((said, found) for said, found in heads if said not in (None, found)), None)
         if other is not None:
             self.notes.append(f"{other[1]} heads in {named.name}, as the model behaves; by names {other[0]}")
         return replace(named, blocks=blocks, norm=norm, parallel=parallel)

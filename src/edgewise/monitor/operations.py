@@ -288,7 +288,9 @@ class OperationCapture(ModelHook):
             if layer.room and path.startswith(f"{layer.room}."):
                 return layer, len(layer.scores)
         around = [layer for layer in self.layers if layer.room.rpartition(".")[0] == operation.module]
-        if len(around) == 1 and around[0].room and operation.module:  # its block computes it, with its matrices
+        if (
+            len(around) == 1 and around[0].room and operation.module
+        ):  # its block computes it, with its matrices
             return around[0], len(around[0].scores)
         return None
 

@@ -14,7 +14,6 @@ from torch import Tensor, nn
 
 from edgewise.errors import BadInput
 from edgewise.models.behavior.record import Block, Branch, Operation
-from edgewise.models.behavior.stacks import PARTIAL, RESAMPLED
 from edgewise.models.model_map import ModelMap
 from edgewise.models.names.model_sites import AttentionSite, BlockSite, ModelSites, Projection
 from edgewise.models.readable import refuse_lazy
@@ -126,6 +125,8 @@ def places_of(model: nn.Module, batch: Any = None) -> Places:
         return _places_by_behavior(where, batch) or Places(
             bare, blind=[f"blocks, activations and attention: {reason}"]
         )
+    if where.partial:
+        return Places(bare, blind=[f"blocks, activations and attention: {where.partial}"])
     idle = next(
         (b.name for b in record.blocks if type(bare.get_submodule(b.name)).forward is nn.Module.forward), None
     )
@@ -182,9 +183,8 @@ def _places_by_behavior(where: ModelMap, batch: Any = None) -> Places | None:
         stack = where.reading(batch, rows=True).default
     except BadInput:
         return None
-    part = () if stack is None else [r for r in stack.not_read if r.startswith((*PARTIAL, RESAMPLED))]
-    if part:
-        return Places(where.model, blind=[f"blocks, activations and attention: of the stream, {part[0]}"])
+    if where.partial:
+        return Places(where.model, blind=[f"blocks, activations and attention: {where.partial}"])
     if stack is None or not stack.depth or not {"batch", "feature"} <= {*(stack.layout or "").split()}:
         return None
     layers = [layer for block in stack.blocks for layer in _layers(block)]

@@ -255,9 +255,9 @@ class AttentionWatch(TorchFunctionMode):
 
     def _rows_fit(self, value: Tensor) -> bool:
         """Whether the axis before the last is the tokens; of an operation that was read, windows of them or more."""
-        return bool(
-            value.shape[-2] == self.tokens or (self._once and self.mask is None and value.shape[-2] > 1)
-        )
+        heads = self.blocks[self.current].heads_of_call  # type: ignore[index]
+        windows = self._once and self.mask is None and heads is not None
+        return bool(value.shape[-2] == self.tokens or (windows and value.shape[-2] > 1))
 
     def _rows_of(self, value: Tensor) -> Tensor:
         """The sampled queries; in windows of the tokens as many of each."""
@@ -277,6 +277,8 @@ class AttentionWatch(TorchFunctionMode):
 def _keys_last(logits: Tensor, dim: int, tokens: int, heads: int | None) -> Tensor:
     """The axis of the softmax last and that of the queries before it: scores may be (sequences, rows, keys, heads)."""
     logits = logits.movedim(dim, -1)
+    if logits.ndim == 4 and logits.shape[0] == tokens != logits.shape[-2] and heads == logits.shape[2]:
+        return logits.permute(1, 2, 0, 3)
     fits = logits.ndim == 4 and logits.shape[-2] != tokens and logits.shape[1] == tokens
     return logits.transpose(1, 2) if fits and heads in (None, logits.shape[2]) else logits
 

@@ -136,8 +136,8 @@ def _find(where: ModelMap, batch: object, tokens: int | None, name: str | None) 
     partial = next((reason for reason in stack.not_read if name is None and reason.startswith(PARTIAL)), "")
     if partial:
         raise BadInput(
-            f"{reading.model} cannot be measured as a whole: of its stack {stack.name}, {partial}. stack={stack.name!r} "
-            "measures the blocks that were followed."
+            f"{reading.model} cannot be measured as a whole: of its stack {stack.name}, {partial}. "
+            f"stack={stack.name!r} measures the blocks that were followed."
         )
     if stack.layout is None:
         raise BadInput(

@@ -60,7 +60,7 @@ def why_no_roles(experiment: Experiment, site: Site) -> str:
     if any(None in _parameters(experiment, op) for op in part.weights):
         return "a matrix of it is computed from parameters, and is none by itself"
     if len(part.scores) > 1:
-        return f"it takes {len(part.scores)} products of queries and keys"
+        return f"it takes several products of queries and keys ({len(part.scores)})"
     if part.scores and len(part.weights) > 4:
         return f"queries, keys and values pass through {len(part.weights)} matrices (latents, or norms with matrices)"
     if part.scores and _shared(site) and not site.traits.fused:

@@ -75,7 +75,7 @@ class Scores:
             if operation.function == "einsum":
                 _heads_by_letters(site, equation_of(args, kwargs), *own, self._widths[site.source])
             else:
-                _heads(site, operation, *own)
+                _heads(site, operation, *_beside_windows(*own, self._widths[site.source]))
 
         return look
 
@@ -132,6 +132,14 @@ def _axes(operation: Operation, args: Any, kwargs: Any) -> tuple[str | None, str
         f"{starts[value.dim()]} {end}" if value.dim() in starts else None
         for value, end in zip((query, key), ends, strict=True)
     )
+
+
+def _beside_windows(query: Tensor, key: Tensor, stream_width: int) -> tuple[Tensor, Tensor]:
+    """Queries and keys (entries, heads, ...) of the first window, if it is the heads that fill the stream's width."""
+    if query.dim() != 5 or key.dim() != 5 or query.shape[:3] != key.shape[:3]:
+        return query, key
+    fills = [axis for axis in (1, 2) if query.shape[axis] * query.shape[-1] == stream_width]
+    return (query.select(3 - fills[0], 0), key.select(3 - fills[0], 0)) if len(fills) == 1 else (query, key)
 
 
 def _heads(site: Site, operation: Operation, query: Tensor, key: Tensor) -> None:

@@ -286,6 +286,9 @@ class _Reader:
             batch = without_padding_mask(self.model, given)
             for feed in feeds(batch, model=self.model):
                 yield batch, self._without_cache(feed)
+            other = None if self.batch is None else sequence_first(batch, self.model)
+            if other is not None:
+                yield batch, self._without_cache(other)
 
     def _without_cache(self, feed: Feed) -> Feed:
         """Some decoders leave out their mask when they expect to be called token by token."""

@@ -208,7 +208,12 @@ def _same_stream(graph: Graph, later: int, earlier: int, sums: dict[int, Residua
 def _resampled(graph: Graph, node: Node, sums: dict[int, ResidualSum]) -> Node | None:
     """The sum that a value of another number of tokens was made from by fixed operations (pooled, repeated)."""
     way = [node]
-    while way[-1].index not in sums and len(way[-1].parents) == 1 and not way[-1].weight and len(way) < EARLIER**2:
+    while (
+        way[-1].index not in sums
+        and len(way[-1].parents) == 1
+        and not way[-1].weight
+        and len(way) < EARLIER**2
+    ):
         way.append(graph[way[-1].parents[0]])
     end = way[-1]
     other = end.index in sums and len(end.shape) == len(node.shape) and end.shape != node.shape
@@ -235,9 +240,16 @@ def _parts(
     if inner.operands is not None and inner.index not in sums and inner.index != node.index:
         halves = [graph.between(source, operand) for operand in inner.operands]
         weights = [{i for i in half if graph[i].weight} for half in halves]
-        if all(weights) and (not weights[0] & weights[1] or _fused(graph, halves, weights)):
+        apart = all(weights) and not weights[0] & weights[1] and not _ranks(graph, halves, weights)
+        if apart or (all(weights) and _fused(graph, halves, weights)):
             return [p for i in (0, 1) for p in _parts(graph, source, inner, i, halves[i], sums)]
     return [Part(node.operation, side, tip.index, inside)]
+
+
+def _ranks(graph: Graph, halves: list[list[int]], weights: list[set[int]]) -> bool:
+    """Whether both are attention to the same input, with some of the heads each."""
+    attends = all(any(graph[index].function in SOFTMAX for index in half) for half in halves)
+    return attends and graph[min(weights[0])].parents == graph[min(weights[1])].parents
 
 
 def _fused(graph: Graph, halves: list[list[int]], weights: list[set[int]]) -> bool:

@@ -146,5 +146,17 @@ def letters_of(equation: str, query: Tensor, key: Tensor) -> tuple[str, str, str
         return None
     if any(size > 1 for letter, size in zip(first, query.shape, strict=True) if letter in dots[1:]):
         return None
-    fits = scores[0] in first and scores[0] in second and scores[-2] in first and scores[-1] in second
+    own = [
+        [s for s in scores if s in one and s not in other]
+        for one, other in ((first, second), (second, first))
+    ]
+    if len(own[0]) == len(own[1]) == 1:  # in whichever order they are written
+        scores = "".join(s for s in scores if s in first and s in second) + own[0][0] + own[1][0]
+    fits = (
+        len(scores) > 2
+        and scores[0] in first
+        and scores[0] in second
+        and scores[-2] in first
+        and scores[-1] in second
+    )
     return (first, second, scores) if fits else None

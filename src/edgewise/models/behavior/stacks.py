@@ -22,9 +22,7 @@ CHOOSES = "the input chooses which tokens its blocks attend to"
 INNER = "its branches have residual streams of their own inside"
 TWO_STREAMS = "its blocks keep several streams that feed each other, which are not read one by one"
 REVERSIBLE = "its blocks keep two streams that feed each other (reversible blocks); they are taken as one"
-MERGED = (
-    "matrices act on the stream between blocks, or merge it with an earlier one (long skips), which is left out"
-)
+MERGED = "matrices act on the stream between blocks, or merge it with an earlier one (long skips), which is left out"
 RESAMPLED = "the number of tokens changes along it, as where they are pooled or merged"
 PARTIAL = ("it covers ", "it is one of the ")  # its blocks are not all there
 LINK = 40  # operations between a sum and the next point: a norm written out has about ten
@@ -392,7 +390,11 @@ def unaccounted(graph: Graph, chain: Chain, listed: Sequence[Chain]) -> list[str
         branches |= graph.above(operands[1 - residual.skip_side], stream)
     children = [f"{module}." for module in chain.modules]
     branches |= chain.merging
-    names = [n.operation.module for n in graph.nodes if n.weight and n.index not in branches]
+    tips = [graph.nodes[-1].index, *(r.node for other in listed for r in other.sums)]
+    used = set[int]().union(
+        *(graph.above(tip, stream - {tip}) for tip in tips)
+    )  # what is dropped acts on nothing
+    names = [n.operation.module for n in graph.nodes if n.weight and n.index in used - branches]
     return sorted({name for name in names if f"{name}.".startswith(tuple(children))})
 
 

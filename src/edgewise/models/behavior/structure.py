@@ -238,9 +238,10 @@ def _positions(branch: Branch, tokens: int | None) -> str | None:
         return None  # what comes from another stack may know the order
     if not branch.softmaxes:
         return None  # no score to see them in
-    if not set(branch.positions) <= set(IN_ATTENTION):
+    if not set(branch.positions) <= {*IN_ATTENTION, "neighbors"}:
         return None
-    return " and ".join(dict.fromkeys(IN_ATTENTION[name] for name in branch.positions)) or "none"
+    named = (IN_ATTENTION[name] for name in branch.positions if name in IN_ATTENTION)
+    return " and ".join(dict.fromkeys(named)) or "none"
 
 
 def _beyond(stack: Stack) -> str:
@@ -285,6 +286,8 @@ def _remarks(branch: Branch) -> Iterator[str]:
             yield "gives no mean of values"
         if branch.softmax and not branch.products:
             yield "its scores are not a product of queries and keys alone"
+        if "neighbors" in (branch.positions or ()):
+            yield "neighboring tokens are mixed inside it (a shift or a convolution)"
         if branch.kv_heads and branch.kv_heads != branch.heads:
             yield f"{branch.kv_heads} heads of keys"
     if branch.experts:

@@ -120,6 +120,10 @@ class _Description:
         if any(branch.positions is None for branch in self.attentions):
             self.assumed.append("no positions inside attention; whether there are could not be read")
         unread = any(_position_bias(branch) is None for branch in self.attentions)
+        if any("neighbors" in k for k in kinds):
+            self.unmodelled.append(
+                "neighboring tokens are mixed inside attention (a shift or a convolution), which is left out"
+            )
         if unread or any(k & {"query or key", "scaled", "unknown"} for k in kinds):
             self.unmodelled.append(
                 "what positions do inside attention (a learned or relative bias) is left out"
@@ -375,8 +379,9 @@ def _blocks(stack: Stack) -> Iterator[str]:
         usual = usual or (order == ["attention"] and not stack.mlps)
         if not usual or kinds.count("attention") != 1:
             listed = ", ".join(str(kind) for kind in kinds) or "empty"
+            number = "" if len(kinds) < 3 else f"{len(kinds)} branches, more than two: "
             yield (
-                f"block {block.index} of {stack.name or 'the model'} is {listed}; the theory has blocks of "
+                f"block {block.index} of {stack.name or 'the model'} is {number}{listed}; the theory has blocks of "
                 "one attention and then an MLP, or of one attention alone."
             )
             return

@@ -173,7 +173,7 @@ def _turned(value: Tensor, length: int, tokens_last: bool = False) -> str | None
         return None
     axis = axes[-1] if len(axes) == 1 or tokens_last or axes[-1] != value.dim() - 1 else axes[-2]
     moved = value.movedim(axis, 0).flatten(1)
-    if spread(moved) < TURNED:
+    if spread(_middle(moved)) < TURNED:
         return ""
     feature = value.dim() - 1 if axis != value.dim() - 1 else value.dim() - 2
     norms = wide(value).norm(dim=feature, keepdim=True).movedim(axis, 0).flatten(1)
@@ -181,6 +181,12 @@ def _turned(value: Tensor, length: int, tokens_last: bool = False) -> str | None
         return "rotary"
     straight = moved / (moved.norm(dim=1, keepdim=True) + 1e-30)
     return "scaled" if spread(straight) < TURNED else "query or key"
+
+
+def _middle(rows: Tensor) -> Tensor:
+    """Without the first and last tokens, to whose neighbors a convolution or a shift adds zeros."""
+    edge = len(rows) // 4 if len(rows) >= 2 * FEWEST else 0
+    return rows[edge : len(rows) - edge]
 
 
 def _seelogits(site: Site, length: int, whole: int) -> Callable[..., None]:
@@ -191,8 +197,12 @@ def _seelogits(site: Site, length: int, whole: int) -> Callable[..., None]:
 
 
 def logits(args: Any, kwargs: Any) -> Tensor:
-    logits: Tensor = args[0] if args else kwargs["input"]
-    return logits
+    """The scores, queries and keys last."""
+    scores: Tensor = args[0] if args else kwargs["input"]
+    dim = kwargs.get("dim", args[1] if len(args) > 1 else None)
+    if scores.dim() == 4 and dim in (1, -3):
+        return scores.permute(2, 3, 0, 1)
+    return scores.permute(0, 3, 1, 2) if scores.dim() == 4 and dim in (2, -2) else scores
 
 
 def _see_mask(site: Site, length: int, whole: int) -> Callable[..., None]:
@@ -257,7 +267,7 @@ def _bias(scores: Tensor, length: int, rotary: str | None) -> str | None:
         return None
     rows = scores[..., length - 1, :length].reshape(-1, length).float()
     open_keys = (rows > HIDDEN).all(0)
-    rows = rows[:, open_keys]
+    rows = _middle(rows[:, open_keys].mT).mT
     if rows.shape[1] < FEWEST:
         return None
     steps = rows.diff(dim=1)
@@ -283,7 +293,9 @@ def positions_of(site: Site) -> tuple[str, ...] | None:
         return () if traits.rotary == "" and traits.bias == "" else None
     if traits.order is None or math.isnan(traits.order):
         return None
-    return ("unknown",) if traits.order > ORDER else ()
+    if traits.order <= ORDER:
+        return ()
+    return ("neighbors",) if traits.rotary == "" and traits.bias == "" else ("unknown",)
 
 
 def _stays(quiet_order: float | None, query_growth: float | None) -> bool:
