@@ -135,7 +135,7 @@ class ModelMap:
 
     @property
     def partial(self) -> str:
-        """The reason that its stack, as it behaves, is not one stream of all blocks; empty if it is, or was not read."""
+        """The reason that its stack, as it behaves, is not one stream of all blocks; empty if it is."""
         from edgewise.models.behavior.stacks import PARTIAL, RESAMPLED
 
         stack = None if self._reading is None else self._reading.default

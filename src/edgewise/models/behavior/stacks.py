@@ -390,12 +390,20 @@ def unaccounted(graph: Graph, chain: Chain, listed: Sequence[Chain]) -> list[str
         branches |= graph.above(operands[1 - residual.skip_side], stream)
     children = [f"{module}." for module in chain.modules]
     branches |= chain.merging
-    tips = [graph.nodes[-1].index, *(r.node for other in listed for r in other.sums)]
-    used = set[int]().union(
-        *(graph.above(tip, stream - {tip}) for tip in tips)
-    )  # what is dropped acts on nothing
-    names = [n.operation.module for n in graph.nodes if n.weight and n.index in used - branches]
+    names = [
+        n.operation.module
+        for n in graph.nodes
+        if n.weight and n.index not in branches and not _counted_only(graph, n)
+    ]
     return sorted({name for name in names if f"{name}.".startswith(tuple(children))})
+
+
+def _counted_only(graph: Graph, node: Node) -> bool:
+    """Whether nothing comes of a value but means over all tokens, which nothing uses (the load of a router)."""
+    below = graph.below(node.index, len(graph.nodes))
+    followed = {parent for index in below for parent in graph[index].parents}
+    ends = below - followed - {graph.nodes[-1].index}
+    return ends == below - followed and all(len(graph[index].shape) < 2 for index in ends)
 
 
 def repeated_containers(model: nn.Module, graph: Graph) -> list[tuple[str, list[str]]]:
