@@ -186,6 +186,14 @@ def test_a_model_alone_is_looked_at() -> None:
     assert (finding.kind, finding.places) == ("not finite", ("head.weight",))
 
 
+def test_gains_of_a_norm_over_several_axes_are_no_symmetric_matrix() -> None:
+    constant = torch.nn.Linear(8, 8)
+    torch.nn.init.ones_(constant.weight)
+    for last, kinds in ((torch.nn.LayerNorm((6, 8)), []), (constant, ["symmetric"])):
+        report = edgewise.check(torch.nn.Sequential(torch.nn.Linear(8, 8), last), only="tensors")
+        assert [each.kind for each in report.findings if each.kind == "symmetric"] == kinds
+
+
 def test_a_loss_that_fails_is_a_finding() -> None:
     made = setup(NETWORKS[0])
     made["loss"] = lambda model, batch: model(batch, 3)

@@ -133,13 +133,12 @@ def _rehearse(
 
 
 def _verdict(where: ModelMap) -> Verdict | None:
-    """Return what the start says, errors in the weights included; None if the model cannot be measured."""
-    from edgewise.cli.measure_command import audit_of, judged
+    """Return what the start says; None if the model is not one that can be measured."""
+    from edgewise import verbs
     from edgewise.probe.measure import measure
 
-    audit = audit_of(where.model, family_recipe=False)
     try:
-        return judged(measure(where, attention=False, pair=False), audit)
+        return verbs.judge(measure(where, attention=False, pair=False))
     except BadInput:  # no stack, or no default input: the rehearsal stands alone
         return None
 

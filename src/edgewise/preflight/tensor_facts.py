@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from edgewise.arrays import in_double
 from edgewise.preflight.catalog import CheckFinding, NotAsked, error, fact, finding, warning
-from edgewise.preflight.evidence import TrainingEvidence, is_readable, local, median, rms, role
+from edgewise.preflight.evidence import TrainingEvidence, is_norm, is_readable, local, median, rms, role
 
 DRIFT = 0.25  # radians by which the angle of a rotary position may be off
 HARMLESS_ZERO = re.compile(
@@ -397,13 +397,15 @@ def symmetric(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
 
     Threshold: all rows equal and not zero: units that start alike stay alike.
     Cannot decide: constant matrices that are meant (averaging, rates of state spaces): frozen ones and those that
-    are not called weight are not judged.
+    are not called weight are not judged, nor the gains of norms over several axes.
     """
     alike = []
+    gains = {id(m.weight) for m in evidence.model.modules() if is_norm(m) and hasattr(m, "weight")}
     for name, values in evidence.matrices.items():
         parameter = evidence.parameters[name]
         flat = values.flatten(1)
         drawn = name.endswith("weight") and parameter.requires_grad and values.dim() == 2
+        drawn = drawn and id(parameter) not in gains
         alike_so_far = drawn and torch.equal(flat[0], flat[-1])
         if alike_so_far and torch.equal(flat, flat[:1].expand_as(flat)):
             alike.append(name)

@@ -156,9 +156,10 @@ class Proof:
 
     def __str__(self) -> str:
         c, count = self.difference, len(self.plain.finals)
+        seeds = f"{count} seed{'s' * (count > 1)}"
         lines = [
             f"The plan {self.verdict}." if self.verdict in ("helps", "hurts") else "No difference is shown.",
-            f"Task {self.task}, {self.steps} steps, {count} seeds, the same data in both arms, rates tuned in each; "
+            f"Task {self.task}, {self.steps} steps, {seeds}, the same data in both arms, rates tuned in each; "
             f"chance is {self.chance:.3f}.",
             f"As it is the final loss is {spread(self.plain.finals)} ({self.plain.trained(self.chance)} of {count} "
             f"train); with the plan {spread(self.planned.finals)} ({self.planned.trained(self.chance)} of {count}).",
