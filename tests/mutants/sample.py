@@ -39,6 +39,8 @@ ROOMS = {
     "nets": 12,
     "softmax_jacobian": 12,
     "rehearsal": 12,
+    "preflight": 16,
+    "integrations": 6,
     "present": 20,
     "explorer": 10,
 }

@@ -128,3 +128,44 @@ def test_bad_requests_are_refused() -> None:
         prove(lambda: perceptron(3, 8), "xavier", [], steps=2)
     with pytest.raises(edgewise.BadInput, match="built-in task"):
         prove(lambda: nn.Bilinear(3, 3, 3), steps=2)
+
+
+INPUTS = torch.zeros(4, 20)
+
+
+@pytest.mark.parametrize(
+    "batches, words",
+    [
+        (
+            [(INPUTS, torch.full((4,), 99))],
+            "loss\\(model, batch\\) raised IndexError: Target 99 is out of bounds",
+        ),
+        (
+            [(INPUTS, torch.zeros(3, dtype=torch.long))],
+            "loss\\(model, batch\\) raised ValueError: Expected input batch",
+        ),
+        ([(torch.zeros(4, 9), torch.zeros(4, dtype=torch.long))], "mat1 and mat2 shapes"),
+        ([INPUTS], "must be \\(inputs, labels\\), got a Tensor"),
+        ([{"inputs": INPUTS}], "must be \\(inputs, labels\\), got a dict"),
+        ([(INPUTS, INPUTS, INPUTS)], "got 3 values"),
+        (INPUTS, "must be a list of \\(inputs, labels\\), got a Tensor"),
+        (lambda seed: [INPUTS], "must be \\(inputs, labels\\), got a Tensor"),
+    ],
+)
+def test_wrong_labels_and_shapes_are_rejected_by_name(batches: object, words: str) -> None:
+    with pytest.raises(edgewise.BadInput, match=words):
+        prove(lambda: perceptron(3, 8), "critical", batches, steps=2, seeds=1, rates=(1e-3,))  # type: ignore[arg-type]
+
+
+def test_a_loss_that_nothing_can_learn_from_is_rejected() -> None:
+    batches = [(INPUTS, torch.zeros(4, dtype=torch.long))]
+    with pytest.raises(edgewise.BadInput, match="does not depend on any trainable parameter"):
+        prove(
+            lambda: perceptron(3, 8),
+            "critical",
+            batches,
+            steps=2,
+            seeds=1,
+            rates=(1e-3,),
+            loss=lambda model, batch: model(batch[0]).mean().detach(),
+        )

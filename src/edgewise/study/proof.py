@@ -12,7 +12,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import cycle
+from itertools import cycle, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +23,7 @@ from torch.nn import functional as F
 
 from edgewise.errors import BadInput
 from edgewise.files import Document
+from edgewise.landscape.evaluation import loss_of
 from edgewise.models.inputs import call, tensors
 from edgewise.models.state import preserved
 from edgewise.nouns.verdict import finite
@@ -190,6 +191,7 @@ Pair = tuple[Tensor, Tensor]
 Loss = Callable[[nn.Module, Pair], Tensor]
 Batches = Callable[[int], Iterable[Pair]]  # a seed to its batches
 RATES = (3e-4, 1e-3, 3e-3)
+MOST_BATCHES = 10_000  # of a list; an iterator may have no end
 
 
 def prove(
@@ -264,7 +266,12 @@ class _Own(nn.Module):
         self.core, self.loss = core, loss
 
     def forward(self, inputs: Tensor, labels: Tensor) -> tuple[Tensor]:
-        return (self.loss(self.core, (inputs, labels)),)
+        value = loss_of(self.loss, self.core, (inputs, labels))
+        if torch.is_grad_enabled() and not value.requires_grad:
+            raise BadInput(
+                "the loss does not depend on any trainable parameter of the model, so nothing can learn."
+            )
+        return (value,)
 
 
 def _task(
@@ -276,10 +283,12 @@ def _task(
         return fit.wrap, fit.batches(size), fit.task.chance, fit.task.name
     own = loss or _default_loss
     if callable(batches):
-        return (lambda core: _Own(core, own)), batches, None, "given batches"
-    if not batches:
+        return (lambda core: _Own(core, own)), lambda seed: map(_pair, batches(seed)), None, "given batches"
+    if isinstance(batches, Tensor) or not isinstance(batches, Iterable):
+        raise BadInput(f"batches must be a list of (inputs, labels), got a {type(batches).__name__}.")
+    given = [_pair(batch) for batch in islice(batches, MOST_BATCHES)]
+    if not given:
         raise BadInput("batches is empty: expected at least one (inputs, labels).")
-    given = list(batches)
 
     def stream(seed: int) -> Iterable[Pair]:
         """Return the list again and again, begun at the seed's place."""
@@ -287,6 +296,13 @@ def _task(
         return cycle([*given[start:], *given[:start]])
 
     return (lambda core: _Own(core, own)), stream, None, "given batches"
+
+
+def _pair(batch: Any) -> Pair:
+    if not isinstance(batch, (tuple, list)) or len(batch) != 2:
+        kind = f"{len(batch)} values" if isinstance(batch, (tuple, list)) else f"a {type(batch).__name__}"
+        raise BadInput(f"each of the batches must be (inputs, labels), got {kind}.")
+    return batch[0], batch[1]
 
 
 def _default_loss(model: nn.Module, batch: Pair) -> Tensor:
