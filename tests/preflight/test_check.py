@@ -187,10 +187,10 @@ def test_a_model_alone_is_looked_at() -> None:
 
 
 def test_gains_of_a_norm_over_several_axes_are_no_symmetric_matrix() -> None:
-    constant = torch.nn.Linear(8, 8)
+    constant = torch.nn.Linear(16, 16)
     torch.nn.init.ones_(constant.weight)
-    for last, kinds in ((torch.nn.LayerNorm((6, 8)), []), (constant, ["symmetric"])):
-        report = edgewise.check(torch.nn.Sequential(torch.nn.Linear(8, 8), last), only="tensors")
+    for last, kinds in ((torch.nn.LayerNorm((24, 16)), []), (constant, ["symmetric"])):
+        report = edgewise.check(torch.nn.Sequential(torch.nn.Linear(16, 16), last), only="tensors")
         assert [each.kind for each in report.findings if each.kind == "symmetric"] == kinds
 
 
