@@ -4,7 +4,8 @@ Networks come in siblings: one shape, task and optimizer with one sound start, t
 others. The sound start is trained at three rates for 150 steps; the best by its test loss at step 150 is the rate of
 the shape, and that loss is its target. Every other start is trained at that rate and at a third of it, until its test
 loss, measured every 10 steps, reaches the target, or for 500 steps. *Slowdown* is the first step at which it does,
-divided by 150, the smaller of the two rates'; infinite if it never does ("never"). The rate rises over 20 steps and
+divided by 150, the smaller of the two rates'; infinite if it never does ("never"). Both runs end there: they go side
+by side, ten steps at a time. The rate rises over 20 steps and
 then stays; all siblings see the same batches. A shape whose sound start learns less than 2 % of what the best
 constant answer leaves is reported and not counted.
 """
@@ -55,12 +56,12 @@ def siblings(case: dict[str, Any], until: int = TARGET_STEP, longest: int = LONG
     """Train all siblings of a shape; return their test losses every 10 steps, the rate and the target."""
     torch.set_num_threads(1)
     task = data(case["task"], case["tokens"])
-    sound = [_run(case, task, case["starts"][0], rate, until, None) for rate in case["rates"]]
+    sound = [list(_run(case, task, case["starts"][0], rate, until)) for rate in case["rates"]]
     best = min(range(len(sound)), key=lambda k: _last(sound[k]))
     rate, target = case["rates"][best], _last(sound[best])
     others = []
     for start in case["starts"][1:]:
-        runs = [_run(case, task, start, r, longest, target) for r in (rate, rate / LOWER)]
+        runs = _raced([_run(case, task, start, r, longest) for r in (rate, rate / LOWER)], target)
         others.append({"start": start, "runs": [_rounded(run) for run in runs]})
     return {
         "constant": _digits(task.constant),
@@ -83,13 +84,23 @@ def _digits(value: float) -> float | None:
     return float(f"{value:.4g}") if math.isfinite(value) else None
 
 
-def _run(
-    case: dict[str, Any], task: Data, start: list[Any], rate: float, steps: int, target: float | None
-) -> list[float]:
-    """Test losses before the first step and after every tenth; they end at the target, or where the run diverged."""
+def _raced(runs: list[Iterator[float]], target: float) -> list[list[float]]:
+    """Test losses of runs side by side, which end when one is at the target: later steps of others say nothing."""
+    losses: list[list[float]] = [[] for _ in runs]
+    while True:
+        steps = [next(run, None) for run in runs]
+        for seen, loss in zip(losses, steps, strict=True):
+            seen += [] if loss is None else [loss]
+        if all(loss is None for loss in steps) or any(loss is not None and loss <= target for loss in steps):
+            return losses
+
+
+def _run(case: dict[str, Any], task: Data, start: list[Any], rate: float, steps: int) -> Iterator[float]:
+    """Yield the test loss before the first step and after every tenth, until the run diverged."""
     model = build(case, task, start)
     optimizers = _optimizers(model, case["optimizer"], rate)
-    losses = [_test(model, task)]
+    first = last = _test(model, task)
+    yield first
     batches: Iterator[tuple[Tensor, Tensor]] = task.batches(case["batch"], case["seed"])
     for step, (inputs, labels) in enumerate(islice(batches, steps), 1):
         for optimizer in optimizers:
@@ -101,12 +112,10 @@ def _run(
         for optimizer in optimizers:
             optimizer.step()
         if step % EVERY == 0:
-            losses.append(_test(model, task))
-            if not losses[-1] < DIVERGED * max(losses[0], 1.0):
-                break
-            if target is not None and losses[-1] <= target:
-                break
-    return losses
+            last = _test(model, task)
+            yield last
+            if not last < DIVERGED * max(first, 1.0):
+                return
 
 
 @torch.no_grad()
@@ -122,9 +131,9 @@ def _optimizers(model: nn.Module, name: str, rate: float) -> list[torch.optim.Op
     parameters = list(model.parameters())
     made: list[torch.optim.Optimizer]
     if name == "adamw":
-        made = [torch.optim.AdamW(parameters, rate, weight_decay=0.01, betas=(0.9, 0.98))]
+        made = [torch.optim.AdamW(parameters, rate, weight_decay=0.01, betas=(0.9, 0.98), fused=True)]
     elif name == "sgd":
-        made = [torch.optim.SGD(parameters, rate, momentum=0.9)]
+        made = [torch.optim.SGD(parameters, rate, momentum=0.9, fused=True)]
     else:
         matrices = [p for _, p in in_blocks(model)]
         ends = {id(embedding(model)), id(head(model))}
@@ -133,7 +142,7 @@ def _optimizers(model: nn.Module, name: str, rate: float) -> list[torch.optim.Op
         rest = [p for p in parameters if id(p) not in inside]
         made = [
             torch.optim.Muon(matrices, rate, weight_decay=0.0),
-            torch.optim.AdamW(rest, rate / 10, weight_decay=0.01),
+            torch.optim.AdamW(rest, rate / 10, weight_decay=0.01, fused=True),
         ]
     for optimizer in made:
         for group in optimizer.param_groups:
