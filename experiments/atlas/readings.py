@@ -1,4 +1,4 @@
-"""What is said of the atlas before training: theory, measurement, audit and check of every start.
+"""What is said of the atlas before training: theory, measurement and audit of every start, and apart from them check.
 
 Each network of `train.py` is asked once, at its first batch, and nothing of its training is known. The numbers are what
 a forecast of the slowdown may use; a verb that cannot answer is recorded with its own words.
@@ -15,19 +15,27 @@ from torch import nn
 
 import edgewise
 from edgewise.errors import BadInput
+from edgewise.judgement.probability import score_of
+from edgewise.judgement.profile import read
+from edgewise.judgement.slowdown import parts_of
 
 from .data import Data, data
 from .train import build
 
 
-def readings(case: dict[str, Any]) -> dict[str, Any]:
-    """Ask every verb about every start of one shape."""
+def readings(case: dict[str, Any], check: bool = False) -> dict[str, Any]:
+    """Ask every verb about every start of one shape; check, which costs more than all others, alone."""
     torch.set_num_threads(1)
     task = data(case["task"], case["tokens"])
-    return {"starts": [{"start": start} | _asked(case, task, start) for start in case["starts"]]}
+    return {"starts": [{"start": start} | _asked(case, task, start, check) for start in case["starts"]]}
 
 
-def _asked(case: dict[str, Any], task: Data, start: list[Any]) -> dict[str, Any]:
+def checks(case: dict[str, Any]) -> dict[str, Any]:
+    """Ask check about every start of one shape."""
+    return readings(case, check=True)
+
+
+def _asked(case: dict[str, Any], task: Data, start: list[Any], check: bool) -> dict[str, Any]:
     model = build(case, task, start)
     stream = task.batches(case["batch"], case["seed"])
     batches = [next(stream) for _ in range(3)]
@@ -35,9 +43,10 @@ def _asked(case: dict[str, Any], task: Data, start: list[Any]) -> dict[str, Any]
         "predict": lambda: _verdict(edgewise.predict(model, (batches[0][0],))),
         "measure": lambda: _verdict(edgewise.measure(model, (batches[0][0],))),
         "audit": lambda: _audit(model),
-        "check": lambda: _check(model, task, batches),
         "first": lambda: _first(model, task, batches[0]),
     }
+    if check:
+        questions = {"check": lambda: _check(model, task, batches)}
     answers = {}
     for name, question in questions.items():
         try:
@@ -49,12 +58,15 @@ def _asked(case: dict[str, Any], task: Data, start: list[Any]) -> dict[str, Any]
 
 def _verdict(trace: Any) -> dict[str, Any]:
     """The changes over depth, what is forgotten, the probability and the outcome."""
-    verdict = edgewise.judge(trace)
+    verdict, score = edgewise.judge(trace), score_of(read(trace))
+    parts = None if score is None else parts_of(score, trace)
     chance = verdict.probability
     return {
         "outcome": str(verdict.outcome),
         "probability": None if chance is None else _digits(chance.value),
         "forgetting": None if chance is None else _digits(chance.forgetting),
+        "risk": None if parts is None else _digits(parts.risk),
+        "added": None if score is None else _digits(score.added),
         **{name: _ends(trace, name) for name in ("norm", "separation", "log_gradient")},
         "source": str(trace.provenance.source),
     }
@@ -80,7 +92,7 @@ def _check(model: nn.Module, task: Data, batches: list[Any]) -> dict[str, Any]:
 
 
 def _first(model: nn.Module, task: Data, batch: Any) -> dict[str, Any]:
-    """The first loss beside that of the best constant answer, the size of the logits, the first gradient's norm."""
+    """The first loss, beside it that of a uniform guess and of the best constant answer; logits, first gradient."""
     model.zero_grad()
     outputs = model(batch[0])
     loss = task.loss(outputs, batch[1])
@@ -88,6 +100,7 @@ def _first(model: nn.Module, task: Data, batch: Any) -> dict[str, Any]:
     squares = sum(float(p.grad.square().sum()) for p in model.parameters() if p.grad is not None)
     return {
         "loss": _digits(float(loss.detach())),
+        "chance": None if task.outputs == 1 else _digits(math.log(task.outputs)),
         "constant": _digits(task.constant),
         "logits": _digits(float(outputs.detach().std())),
         "gradient": _digits(math.sqrt(squares)),

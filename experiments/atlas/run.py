@@ -1,6 +1,6 @@
 """Train the atlas, or ask the verbs about it; goes on where it stopped.
 
-python -m experiments.atlas.run train | readings [--blind] [--limit N] [--minutes M]
+python -m experiments.atlas.run train | readings | checks [--blind] [--limit N] [--minutes M]
 python -m experiments.atlas.run summary [--draw FILE.png]
 
 Every finished shape is one line of `results/<what>.jsonl`, with the stamp of the process that measured it. Two
@@ -24,11 +24,15 @@ from filelock import FileLock, Timeout
 from edgewise.study.store import stamp
 
 from . import report
-from .readings import readings
+from .readings import checks, readings
 from .train import shapes, siblings
 
 RESULTS = Path(__file__).parent / "results"
-WORK: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {"train": siblings, "readings": readings}
+WORK: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
+    "train": siblings,
+    "readings": readings,
+    "checks": checks,
+}
 
 
 def name(shape: dict[str, Any]) -> str:
@@ -53,10 +57,13 @@ def _file(what: str, blind: bool) -> Path:
 
 
 def run(what: str, blind: bool, limit: int | None, minutes: float) -> None:
-    """Measure what is missing, cheapest first."""
+    """Measure what is missing, cheapest first; ask only about shapes that are trained."""
     RESULTS.mkdir(exist_ok=True)
     own, began, count = asdict(stamp()), time.monotonic(), 0
+    trained = {row["shape"] for row in read("train", blind)}
     for shape in shapes(blind):
+        if what != "train" and name(shape) not in trained:
+            continue
         if count == limit or time.monotonic() - began > 60 * minutes:
             return
         lock = FileLock(RESULTS / f".{name(shape)}.{what}.lock")

@@ -65,7 +65,7 @@ def test_text_has_headline_paragraph_table_and_time(capsys: pytest.CaptureFixtur
     assert block.split() == ["block", "0", "4", "8", "12", "16"]
     assert float(gradient.split()[1]) == pytest.approx(verdict.profile.gradient[0], abs=5e-4)
     assert len(overlap.split()) == 6 and answer
-    assert lines[-1].startswith("About the start of training only.")
+    assert lines[-2].startswith("About the start of training only;")
     assert "\x1b[" not in printed  # colour is for terminals
 
 
@@ -82,9 +82,7 @@ def test_verbose_has_the_table_of_all_numbers(capsys: pytest.CaptureFixture[str]
 def test_explain_says_what_each_number_is(capsys: pytest.CaptureFixture[str]) -> None:
     run(["predict", *FAILS, "--explain"])
     lines = capsys.readouterr().out.splitlines()
-    assert (
-        lines[-1] == "About the start of training only. More: --verbose, docs/predict.md"
-    )  # not what is shown
+    assert lines[-1] == "More: --verbose, docs/predict.md"  # not what is shown
     printed = " ".join(" ".join(lines).split())
     verdict = edgewise.judge(edgewise.predict(network(16)))
     assert f"Angle exponent: {verdict.angle}. The growth rate of 1 - overlap" in printed

@@ -159,7 +159,7 @@ def test_every_field_of_a_verdict_is_described():
     for field in fields(Verdict):
         line = next(line for line in source.splitlines() if line.strip().startswith(f"{field.name}:"))
         assert "  # " in line, field.name
-    assert len(fields(Verdict)) <= 16
+    assert len(fields(Verdict)) <= 17  # with the slowdown
 
 
 def test_the_prose_is_attached_to_the_record():
@@ -167,7 +167,7 @@ def test_the_prose_is_attached_to_the_record():
     assert str(verdict) == as_text(card_of(verdict))
     first, second, *_ = str(verdict).splitlines()
     assert first.startswith("this network · 20 blocks ") and first.endswith(" measured")
-    assert second.startswith("TRAINS  about 98 % of such networks trained")
+    assert second.startswith("TRAINS  nothing seen prevents it; about 98 % of such networks trained")
 
 
 def test_the_advised_factors_are_the_ones_that_help():

@@ -16,7 +16,7 @@ from torch import nn
 
 import edgewise
 from edgewise.errors import BadInput
-from edgewise.judgement.verdict_limits import OUTCOME_BANDS, band, why_open
+from edgewise.judgement.verdict_limits import OUTCOME_BANDS, band, outcome_of, why_open
 from edgewise.nouns.trace import Trace
 from edgewise.nouns.verdict import Kind, Outcome, Probability, Verdict
 
@@ -30,6 +30,7 @@ CAUSES = {
     "exploding_gradient",
     "forgets_input",
     "stream_out_of_range",
+    "quiet_start",
 }
 
 
@@ -45,7 +46,10 @@ def contradictions(verdict: Verdict) -> list[str]:
         and not any(f.kind.value in CAUSES and ORDER[f.severity] == WORST[outcome] for f in verdict.findings),
         "another finding leads": levels != sorted(levels, reverse=True),
         "the interval does not hold the value": not forecast.low <= forecast.value <= forecast.high,
-        "another band": outcome is not Outcome.UNDECIDED and outcome is not band(forecast.value),
+        "another band": outcome is not Outcome.UNDECIDED
+        and outcome is not outcome_of(forecast, verdict.slowdown),
+        "the steps do not lie in their range": verdict.slowdown is not None
+        and not verdict.slowdown.low <= verdict.slowdown.value <= verdict.slowdown.high,
     }
     return [name for name, wrong in checks.items() if wrong]
 

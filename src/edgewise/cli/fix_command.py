@@ -182,12 +182,13 @@ def cure_of(
     where = ModelMap(model)
     plan = critical_plan(where, batch, keep=keep, goal=goal, tokens=tokens, frozen=frozen)
     say("measuring the model as it is")
-    now = _verdict(where, batch, tokens, target.name)
+    now = _verdict(where, batch, tokens, target.name, target.module is None)
     if not plan.changes:
         raise BadInput(nothing_to_fix(target.name, plan, now))
     say("measuring the model with the plan")
     initialize_(model, plan=plan, generator=0)
-    return Cure(target.name, plan, now, None if now is None else _verdict(where, batch, tokens, target.name))
+    then = None if now is None else _verdict(where, batch, tokens, target.name, False)
+    return Cure(target.name, plan, now, then)
 
 
 def factory_of(target: Measurable) -> Callable[[], nn.Module]:
@@ -215,19 +216,27 @@ def nothing_to_fix(name: str, plan: Plan, now: Verdict | None) -> str:
     return f"there is nothing to fix in the weights of {name}.{outcome} {plan.diagnosis}".strip()
 
 
-def _verdict(where: ModelMap, batch: Batch, tokens: int | None, name: str) -> Verdict | None:
-    """Return the measured verdict; None for a model without blocks of tokens, for which the plan still has totals."""
-
+def _verdict(
+    where: ModelMap, batch: Batch, tokens: int | None, name: str, family_recipe: bool
+) -> Verdict | None:
+    """Return the verdict that `edgewise measure` gives; None for a model without blocks of tokens, whose plan still
+    has totals.
+    """
+    from edgewise.cli.measure_command import READOUTS, SEEDS, audit_of, judged
     from edgewise.probe.measure import measure
-    from edgewise.verbs import judge
 
     try:
         trace = measure(
-            where, batch, readouts=("token",), pair=False, tokens=None if batch is not None else tokens
+            where,
+            batch,
+            seeds=SEEDS,
+            readouts=READOUTS[:1],
+            pair=False,
+            tokens=None if batch is not None else tokens,
         )
     except BadInput:
         return None
-    return judge(trace).with_provenance(name=name)
+    return judged(trace, audit_of(where.model, family_recipe)).with_provenance(name=name)
 
 
 def _first_inputs(batches: Batches) -> Batch:

@@ -49,6 +49,7 @@ if TYPE_CHECKING:
 Audit = tuple[AuditFinding, ...] | NotAudited
 NOT_DESCRIBED = "not described: "  # in the source of a trace, before the reason
 READOUTS = ("token", "own", "pooled")  # the verdict reads the first, which is the one that theory predicts
+SEEDS = 2  # networks, or directions of a readout
 EPILOG = (
     f"SOURCE is {ACCEPTED}. Weights are read from safetensors only; no pickle is ever loaded. What has no weights yet "
     "is initialized again for every seed. Exit codes: 0 fine, 1 risky or undecided, 2 will not train, 64 bad input, "
@@ -70,7 +71,12 @@ def repair(model):
 @batch_option("random tokens or pixels")
 @click.option("--text", metavar="F", help="Measure on the beginning of this text instead of random tokens.")
 @click.option(
-    "--seeds", type=int, default=2, show_default=True, metavar="K", help="Networks or directions to average."
+    "--seeds",
+    type=int,
+    default=SEEDS,
+    show_default=True,
+    metavar="K",
+    help="Networks or directions to average.",
 )
 @click.option("--tokens", type=int, metavar="N", help="Length of the input.  [default: 64]")
 @stack_option
@@ -189,7 +195,7 @@ def beside_theory(name: str, trace: Trace, audit: Audit) -> Measurement:
 
         _, _, reason = trace.source.partition(NOT_DESCRIBED)
         trace = trace.with_provenance(departure=not_covered(reason) if reason else "")
-    verdict = verbs.judge(trace, audit=() if isinstance(audit, NotAudited) else audit)
+    verdict = judged(trace, audit)
     verdict = verdict if verdict.name else verdict.with_provenance(name=name)
     return Measurement(trace, verdict, theory, audit)
 
@@ -201,7 +207,7 @@ def audited(target: Measurable, stream: bool) -> tuple[Measurable, Callable[[], 
     if stream:
         return target, lambda: NotAudited("not possible while streaming.")
     if (module := target.module) is not None:
-        return target, lambda: _audit(module, family_recipe=False)
+        return target, lambda: audit_of(module, family_recipe=False)
     audits: list[Audit] = []
     factory = target.factory
     assert factory is not None
@@ -209,13 +215,13 @@ def audited(target: Measurable, stream: bool) -> tuple[Measurable, Callable[[], 
     def build() -> nn.Module:
         model = factory()
         if not audits:
-            audits.append(_audit(model, family_recipe=True))
+            audits.append(audit_of(model, family_recipe=True))
         return model
 
     return replace(target, factory=build), lambda: audits[0]
 
 
-def _audit(model: nn.Module, family_recipe: bool) -> Audit:
+def audit_of(model: nn.Module, family_recipe: bool) -> Audit:
     """Return the findings; a model whose parts have no names that the audit knows is measured all the same."""
     from edgewise.audit.inspect import audit_initialization
     from edgewise.models.state import random_streams
@@ -225,6 +231,13 @@ def _audit(model: nn.Module, family_recipe: bool) -> Audit:
             return audit_initialization(model, family_recipe=family_recipe)
     except BadInput as refusal:
         return NotAudited(f"not possible, {refusal}")
+
+
+def judged(trace: Trace, audit: Audit) -> Verdict:
+    """Return the verdict on a trace; every command has the same one, errors in the weights included."""
+    from edgewise import verbs
+
+    return verbs.judge(trace, audit=() if isinstance(audit, NotAudited) else audit)
 
 
 def text_batch(path: Path, source: str, target: Measurable, tokens: int | None) -> Batch:
@@ -347,7 +360,7 @@ REPORT_EPILOG = (
 @click.option(
     "--seeds",
     type=int,
-    default=2,
+    default=SEEDS,
     show_default=True,
     metavar="K",
     help="With --measure: networks to average.",

@@ -133,12 +133,13 @@ def _rehearse(
 
 
 def _verdict(where: ModelMap) -> Verdict | None:
-    """Return what the start says; None if the model is not one that can be measured."""
-    from edgewise import verbs
+    """Return what the start says, errors in the weights included; None if the model cannot be measured."""
+    from edgewise.cli.measure_command import audit_of, judged
     from edgewise.probe.measure import measure
 
+    audit = audit_of(where.model, family_recipe=False)
     try:
-        return verbs.judge(measure(where, attention=False, pair=False))
+        return judged(measure(where, attention=False, pair=False), audit)
     except BadInput:  # no stack, or no default input: the rehearsal stands alone
         return None
 

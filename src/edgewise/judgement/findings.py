@@ -15,10 +15,20 @@ import numpy as np
 
 from edgewise.judgement.probability import RiskScore, written_by_attention
 from edgewise.judgement.profile import TraceReading
-from edgewise.judgement.verdict_limits import FIRST_LOSS, FORGETS, JUMP, SHARE, SLOWER, SMALL, STARVED
+from edgewise.judgement.verdict_limits import (
+    FIRST_LOSS,
+    FORGETS,
+    JUMP,
+    QUIET,
+    SHARE,
+    SLOW,
+    SLOWER,
+    SMALL,
+    STARVED,
+)
 from edgewise.nouns.architecture import Architecture
 from edgewise.nouns.trace import Trace
-from edgewise.nouns.verdict import Finding, FindingSeverity, Kind, Outcome
+from edgewise.nouns.verdict import Finding, FindingSeverity, Kind, Outcome, Slowdown
 from edgewise.stability.lyapunov import SEVERITY_LIMITS
 
 if TYPE_CHECKING:
@@ -46,6 +56,7 @@ class FindingEvidence:
     score: RiskScore | None
     risks: Mapping[str, float]
     outcome: Outcome
+    slowdown: Slowdown | None = None
 
     def level(self, part: str, size: float, limit: float = SEVERITY_LIMITS.risky) -> FindingSeverity | None:
         """Return the severity of a part of the score: the outcome's where it is a cause, a note where it is large."""
@@ -59,7 +70,7 @@ class FindingEvidence:
 
 def find(evidence: FindingEvidence) -> tuple[Finding, ...]:
     """Every defect the numbers show, the worst first; what carries most of the risk leads among equals."""
-    checks = (_range, _angle, _gradient, _forgets, _slow, _entropy, _starved, _jump)
+    checks = (_range, _angle, _gradient, _forgets, _slow, _quiet, _entropy, _starved, _jump)
     findings = [finding for check in checks if (finding := check(evidence)) is not None]
     worst = LEVELS[evidence.outcome]
     mild = [f if ORDER[f.severity] >= ORDER[worst] else replace(f, severity=worst) for f in findings]
@@ -229,6 +240,22 @@ def _slow(evidence: FindingEvidence) -> Finding | None:
         f"and attention has to grow first. Expect about {SLOWER:g} times the usual steps.",
         "Draw the weights of values and attention outputs larger, or read the mean over tokens.",
         NOTE,
+    )
+
+
+def _quiet(evidence: FindingEvidence) -> Finding | None:
+    """Find blocks that add next to nothing to their stream: they have to grow before they can do anything."""
+    slowdown = evidence.slowdown
+    if slowdown is None or not slowdown.added < QUIET:
+        return None
+    share = -math.expm1(-slowdown.added)
+    return Finding(
+        Kind.QUIET_START,
+        f"The start is quiet: at the output {f'{share:.1%}' if share >= 5e-4 else 'less than 0.1 %'} of the stream "
+        "comes from the blocks, which have to grow before they do anything.",
+        "Draw the matrices of the blocks larger, or the embedding smaller: of recorded networks those learned fastest "
+        "whose blocks write most of the stream.",
+        RISKY if slowdown.value >= SLOW and evidence.outcome is Outcome.RISKY else NOTE,
     )
 
 

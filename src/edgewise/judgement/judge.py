@@ -23,10 +23,21 @@ from edgewise.judgement.findings import (
 from edgewise.judgement.probability import risks, score_of, training_probability
 from edgewise.judgement.profile import TraceReading, profile, read
 from edgewise.judgement.remedies import RemedySearch
+from edgewise.judgement.slowdown import expected
 from edgewise.judgement.verdict_limits import outcome_of, why_open
 from edgewise.nouns.architecture import Architecture, Perceptron
 from edgewise.nouns.trace import Trace
-from edgewise.nouns.verdict import Exponent, Finding, FixedPoint, Outcome, Phase, Probability, Verdict, finite
+from edgewise.nouns.verdict import (
+    Exponent,
+    Finding,
+    FixedPoint,
+    Kind,
+    Outcome,
+    Phase,
+    Probability,
+    Verdict,
+    finite,
+)
 from edgewise.stability.lyapunov import ZERO, Growth, depth_scale, signs
 from edgewise.theory.perceptron.maps import PerceptronTheory, summary
 
@@ -37,7 +48,7 @@ NEVER = Probability(0.0, 0.0, 0.0)  # a stream that leaves the range of numbers 
 
 
 def judge(trace: Trace, audit: Sequence[AuditFinding] = (), budget: SearchBudget | None = None) -> Verdict:
-    """Judge a trace: one score, its probability, the outcome that this is a band of, and what explains it.
+    """Judge a trace: one score, its probability and expected slowdown, their band as the outcome, what explains it.
 
     An error in the weights and a first loss far above chance are no part of the score. With one of them the outcome is
     at most risky, and how many of such networks trained is not known.
@@ -48,9 +59,12 @@ def judge(trace: Trace, audit: Sequence[AuditFinding] = (), budget: SearchBudget
     if score is not None and not trace.step:
         probability = training_probability(score, trace)
         probability = replace(probability, why_open=why_open(probability, trace))
-    outcome = Outcome.UNDECIDED if probability is None else outcome_of(probability)
-    findings = find(FindingEvidence(reading, score, {} if score is None else risks(score, trace), outcome))
     causes = beside_the_score(trace, audit)
+    slowdown = None if score is None else expected(score, trace)
+    outcome = Outcome.UNDECIDED if probability is None else outcome_of(probability, slowdown)
+    findings = find(
+        FindingEvidence(reading, score, {} if score is None else risks(score, trace), outcome, slowdown)
+    )
     capped = bool(causes) and outcome is not Outcome.FAILS
     return Verdict(
         outcome=Outcome.RISKY if capped and outcome is Outcome.TRAINS else outcome,
@@ -59,6 +73,7 @@ def judge(trace: Trace, audit: Sequence[AuditFinding] = (), budget: SearchBudget
         gradient=_exponent(reading.gradient, limits.gradient) if reading.gradient else None,
         relative_gradient=_exponent(reading.relative, limits.relative_gradient) if reading.relative else None,
         probability=None if capped else probability,
+        slowdown=None if any(cause.kind is Kind.INITIALIZATION_ERROR for cause in causes) else slowdown,
         embedding_jump=reading.embedding_jump,
         depth_scale=limits.depth_scale(reading.angle),
         fixed_points=limits.fixed_points,

@@ -109,6 +109,7 @@ class RiskScore:
     gradient: float
     forgetting: float | None
     error: float = 0.0
+    added: float | None = None  # F over the whole depth: what all blocks together add to the stream
 
     @property
     def exponents(self) -> float:
@@ -127,18 +128,20 @@ def score_of(reading: TraceReading, budget: SearchBudget | None = None) -> RiskS
         0.0 if gradient is None else _size(gradient.change.scalar),
     )
     angle = angle if reading.collapsed is None else BEYOND
-    return RiskScore(angle, fading, _forgetting(reading, budget), math.hypot(*errors))
+    forgetting, added = _forgetting(reading, budget)
+    return RiskScore(angle, fading, forgetting, math.hypot(*errors), added)
 
 
-def _forgetting(reading: TraceReading, budget: SearchBudget | None) -> float | None:
-    """By the description at the norms and overlaps of the trace, whether those are predicted or measured."""
+def _forgetting(reading: TraceReading, budget: SearchBudget | None) -> tuple[float | None, float | None]:
+    """Late change and total of F, by the description at the norms and overlaps of the trace, predicted or measured."""
     trace, architecture = reading.trace, reading.trace.architecture
     if not isinstance(architecture, Architecture) or architecture.depth != trace.depth:
-        return None
+        return None, None
     norms, separations = trace.blocks("norm"), trace.blocks("separation")
     logs = forgotten(architecture, norms.tolist(), separations.tolist(), budget)
-    # Without a skip there is no F.
-    return _size(growth(logs[None]).change.scalar) if np.isfinite(logs).all() else None
+    if not np.isfinite(logs).all():  # without a skip there is no F
+        return None, None
+    return _size(growth(logs[None]).change.scalar), max(0.0, float(logs[-1]))
 
 
 def _size(change: float) -> float:
@@ -179,12 +182,16 @@ def risks(score: RiskScore, trace: Trace) -> dict[str, float]:
     }
 
 
+def curve_of(trace: Trace) -> str:
+    """Return `token` for a label per token, `pooled` for one per sequence."""
+    if isinstance(trace.architecture, Perceptron):
+        return "pooled"
+    return CURVES.get(trace.readout) or CURVES.get(trace.decisive_readout or "", "token")
+
+
 def _curves(score: RiskScore, trace: Trace, table: Mapping[str, Any]) -> Mapping[str, Any]:
     """By where the loss is read (a perceptron has one label per input), and by whether F is known."""
-    name = CURVES.get(trace.readout) or CURVES.get(trace.decisive_readout or "", "token")
-    curves: Mapping[str, Any] = table["curves"][
-        "pooled" if isinstance(trace.architecture, Perceptron) else name
-    ]
+    curves: Mapping[str, Any] = table["curves"][curve_of(trace)]
     return dict(curves["bare" if score.forgetting is None else "described"])
 
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from edgewise.judgement.probability import calibration
 from edgewise.nouns.trace import Trace
-from edgewise.nouns.verdict import Outcome, Probability
+from edgewise.nouns.verdict import Outcome, Probability, Slowdown
 
 
 class OutcomeBands(NamedTuple):
@@ -23,6 +23,8 @@ class OutcomeBands(NamedTuple):
 # "trains" or "will not train" is said if one would bet three to one on it: acting on it then pays as long as being
 # wrong costs at most three times what being right saves. Between them a network is risky.
 OUTCOME_BANDS = OutcomeBands(trains_from=0.75, fails_up_to=0.25)
+SLOW = 2.0  # times the steps of a sound start, from which on a network that trains is risky: it is slow
+QUIET = 0.1  # log-share of the stream that is the blocks' own, below which they are named quiet
 FAR = 8  # times the deepest network of the calibration: the outcome is open from there on
 SHARE = 1 / 3  # of the risk
 FORGETS = 10.0  # late change of F from which it is mentioned: e^-10 of the stream is still the input
@@ -42,9 +44,13 @@ def band(value: float) -> Outcome:
     return Outcome.FAILS if value <= OUTCOME_BANDS.fails_up_to else Outcome.RISKY
 
 
-def outcome_of(probability: Probability) -> Outcome:
-    """Return the answer: the band of the probability, unless it is open."""
-    return Outcome.UNDECIDED if probability.why_open else band(probability.value)
+def outcome_of(probability: Probability, slowdown: Slowdown | None = None) -> Outcome:
+    """Return the answer: the band of the probability, unless it is open; what trains slowly is risky."""
+    if probability.why_open:
+        return Outcome.UNDECIDED
+    outcome = band(probability.value)
+    slow = slowdown is not None and slowdown.value >= SLOW
+    return Outcome.RISKY if slow and outcome is Outcome.TRAINS else outcome
 
 
 def why_open(probability: Probability, trace: Trace) -> str:

@@ -67,6 +67,7 @@ class Kind(Enum):
     STREAM_OUT_OF_RANGE = "stream_out_of_range"
     FORGETS_INPUT = "forgets_input"
     SLOW_START = "slow_start"
+    QUIET_START = "quiet_start"
     INITIALIZATION_ERROR = "initialization_error"
     LARGE_FIRST_LOSS = "large_first_loss"
 
@@ -241,6 +242,36 @@ class Probability:
 
 
 @dataclass(frozen=True)
+class Slowdown:
+    """How many times the steps of a sound start of its shape a network is expected to need.
+
+    `low` and `high`: between them lay 80 % of the recorded networks of families left out of the fit.
+    """
+
+    value: float
+    low: float
+    high: float
+    added: float  # log-share of the stream that is the blocks' own at the output, the third number of a start
+    tried: str  # on what it was fitted
+    cause: str = ""  # what costs the most; empty where nothing costs much
+
+    def json(self) -> Document:
+        numbers = {name: round(getattr(self, name), 4) for name in ("value", "low", "high", "added")}
+        return {**numbers, "tried": self.tried, "cause": self.cause or None}
+
+    @property
+    def sentence(self) -> str:
+        """Return the steps in words, their cause, and what that rests on."""
+        near = 0.8 <= self.value < 1.25
+        times = "About as many steps" if near else f"About {self.value:.1f} times as many steps"
+        cause = f", because {self.cause}" if self.cause else ""
+        return (
+            f"{times} as a sound start of its shape ({self.low:.1f} to {self.high:.1f} times){cause}; tried on "
+            f"{self.tried}."
+        )
+
+
+@dataclass(frozen=True)
 class AttentionSpread:
     """How attention is spread over the keys, at the worst site; None where it was not observed."""
 
@@ -288,6 +319,7 @@ class Verdict(WithProvenance):
     gradient: Exponent | None  # of |g|^2 towards the input; None where no gradient was followed
     relative_gradient: Exponent | None  # of |g|^2 q, which does not see the scale of the stream
     probability: Probability | None = None  # how often such networks trained in a recorded sweep
+    slowdown: Slowdown | None = None  # how many times the steps of a sound start; None where it is not known
     embedding_jump: float | None = None  # log-change of the relative gradient across the first block
     depth_scale: float | None = None  # blocks in which a difference changes by a factor e
     fixed_points: tuple[FixedPoint, ...] = ()  # of the last block's map, repeated without end
@@ -368,6 +400,7 @@ class Verdict(WithProvenance):
             "relative_gradient": self.relative_gradient and self.relative_gradient.json(),
             "readout": self.readout or None,
             "training_probability": self.probability and self.probability.json(),
+            "slowdown": self.slowdown and self.slowdown.json(),
             "capped": self.capped or None,
             "embedding_jump": finite(self.embedding_jump),
             "depth_scale": finite(self.depth_scale),

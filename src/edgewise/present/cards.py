@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from edgewise.judgement.comparison import Comparison
 
 
-MORE = "About the start of training only. Numbers: verdict.findings, verdict.json()."
+MORE = "Numbers: verdict.findings, verdict.json()."
 LONGEST = 80  # letters of a value in a table
 MOST_DECADES = 300
 
@@ -108,14 +108,14 @@ def verdict_card(
         wording.title(verdict),
         verdict.outcome.value,
         verdict.outcome,
-        reasons=tuple(filter(None, (wording.why(verdict), wording.unlike(verdict)))),
+        reasons=tuple(filter(None, (wording.why(verdict), wording.unlike(verdict), wording.steps(verdict)))),
         source=wording.method(verdict, seconds),
         warnings=tuple(lead or wording.errors(verdict)),
         sentences=tuple(filter(None, (verdict.departure, *wording.sentences(verdict)))),
         advice=wording.no_remedy(verdict) if fixes and remedies is None else "",
         tables=tuple(filter(None, (remedies, depth_table(verdict, first, theory) if depth else None))),
         figures=depth_panels(verdict, first, theory, after) if depth else (),
-        notes=tuple(filter(None, (*wording.vouched(verdict), more))),
+        notes=tuple(filter(None, (*wording.vouched(verdict), wording.unseen(verdict), more))),
     )
 
 

@@ -125,13 +125,13 @@ def show_comparison(
         _show_sentences(out, [critical])
         _show_detail(out, verdict, detail)
     out.print()
-    ending = _wrapped(out, _more(detail, "predict"))
+    ending = _wrapped(out, f"About the start of training only. {_more(detail, 'predict')}")
     show(out, [Line(f"theory, {seconds:.1f} s", "dim"), *(Line(line.text, "dim") for line in ending)])
 
 
 def _more(detail: Detail, page: str) -> str:
-    """Return what the answer is about, and where there is more."""
-    return f"About the start of training only. More: {FURTHER[detail]}docs/{page}.md"
+    """Return where there is more."""
+    return f"More: {FURTHER[detail]}docs/{page}.md"
 
 
 def _show_end(out: Console, detail: Detail, page: str) -> None:

@@ -9,6 +9,7 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
+from edgewise.judgement.verdict_limits import band
 from edgewise.nouns.card import Line
 from edgewise.nouns.verdict import Exponent, Kind, Outcome, Profile, Remedy, Verdict, per_cent
 from edgewise.repair.plan import counting_word
@@ -65,7 +66,24 @@ def why(verdict: Verdict) -> str:
         return f"{verdict.capped}; how many of such networks trained is not known"
     if verdict.probability is None:
         return "by its numbers; there are no records of such networks"
-    return verdict.probability.sentence
+    earned = {Outcome.TRAINS: "nothing seen prevents it; "}.get(verdict.outcome, "")
+    if verdict.outcome is Outcome.RISKY and band(verdict.probability.value) is Outcome.TRAINS:
+        earned = "slow; "
+    return earned + verdict.probability.sentence
+
+
+def steps(verdict: Verdict) -> str:
+    """Return how many times the steps of a sound start; empty where that is not known, or training is not expected."""
+    known = verdict.slowdown is not None and verdict.outcome in (Outcome.TRAINS, Outcome.RISKY)
+    return verdict.slowdown.sentence if known and verdict.slowdown is not None else ""
+
+
+def unseen(verdict: Verdict) -> str:
+    """Return what the answer is about, and what it did not see."""
+    what = (
+        "learning rate, optimizer and labels" if verdict.profile.measured else "weights, last layer and data"
+    )
+    return f"About the start of training only; {what} are not seen."
 
 
 def unlike(verdict: Verdict) -> str:
@@ -298,6 +316,10 @@ def _numbers(verdict: Verdict) -> Iterator[str]:
             f"the stream, for {LOSSES.get(verdict.readout or '', 'the loss')} (not divided by the stream's size: "
             f"{verdict.gradient.at_depth:+.4f}).{_change(relative)}"
         )
+    if verdict.slowdown is not None:
+        yield (
+            f"Added by blocks: {-math.expm1(-verdict.slowdown.added):.3g} of the stream at the output. {steps(verdict)}"
+        ).rstrip()
     forecast = verdict.probability
     if forecast is not None:
         low, high = 100 * forecast.low, 100 * forecast.high

@@ -258,6 +258,9 @@ def spread_of(values: Sequence[float | None]) -> str:
     return f"{low:.4g}" if high - low <= 0.02 * abs(high) else f"{low:.3g}..{high:.3g}"
 
 
+UNLESS = (
+    "If this network does not train,"  # whether it does is what a verdict says, by more than these totals
+)
 ELSEWHERE = (
     "Look at the learning rate, the data and the precision; judge(measure(model)) says what the layers do."
 )
@@ -269,8 +272,8 @@ def diagnose(
     """(diagnosis, where else to look) of a network, given its totals before and after the change, if there is one."""
     if not changed and before.worst <= limit + TOLERANCE:
         text = (
-            f"Nothing to change: neither total exceeds {limit:g} by more than {TOLERANCE:g}, so if this network does "
-            "not train, the start is not the reason."
+            f"Nothing to change: neither total exceeds {limit:g} by more than {TOLERANCE:g}. {UNLESS} its angle and "
+            "gradient are not the reason."
         )
         return text, (ELSEWHERE,)
     sentences = [_cause(before)]
@@ -310,18 +313,17 @@ def _cause(before: TotalChanges) -> str:
     rate = f"at the rate of the second half of the depth, the whole depth changes angle or gradient by e^{size:.1f}"
     match severity(*(LateChange(e.change or 0.0, e.change_error or 0.0) for e in before.exponents)):
         case Severity.FAILS:
-            return f"The start is the reason: {rate}, and beyond e^{SEVERITY_LIMITS.fails:g} networks do not train."
+            return f"{UNLESS} the start is the likely reason: {rate}, more than e^{SEVERITY_LIMITS.fails:g}."
         case Severity.RISKY:
-            return f"The start is a likely reason: {rate}; beyond e^{SEVERITY_LIMITS.risky:g} is risky."
+            return f"{UNLESS} the start may be the reason: {rate}, more than e^{SEVERITY_LIMITS.risky:g}."
         case Severity.UNDECIDED:
-            return f"The start may be the reason: {rate}, but one network of this width scatters too much to tell."
+            wide = "but one network of this width scatters too much to tell"
+            return f"{UNLESS} the start may be the reason: {rate}, {wide}."
     risky = SEVERITY_LIMITS.risky
     rest = (
         " The rest of the totals is a jump or a power law in the first half." if before.worst >= risky else ""
     )
-    return (
-        f"The start alone should not prevent training: {rate}, less than the e^{risky:g} that is risky.{rest}"
-    )
+    return f"{UNLESS} its angle and gradient are not the reason: {rate}, less than e^{risky:g}.{rest}"
 
 
 def _larger(totals: TotalChanges) -> tuple[str, float]:
