@@ -38,7 +38,7 @@ def tensors(value: Any) -> Iterator[Tensor]:
 
 
 def collected(value: Any, found: list[Tensor]) -> list[Tensor]:
-    """What was found before, with the tensors of a value."""
+    """Add the tensors of a value to what was found before."""
     if isinstance(value, Tensor):
         found.append(value)
     elif type(value) in PLAIN:
@@ -142,7 +142,7 @@ def change(args: Any, kwargs: Any, how: Callable[[int, Tensor], Tensor]) -> Call
 
 
 def is_ids(value: Tensor, batch: int = 0) -> bool:
-    """Whether a tensor is (sequences, tokens) of whole numbers; (tokens, sequences) if the batch is axis 1."""
+    """Tell if a tensor is (sequences, tokens) of whole numbers; (tokens, sequences) if the batch is axis 1."""
     whole = not value.is_floating_point() and not value.is_complex()
     return whole and value.dim() == 2 and value.shape[1 - batch] > 1 and value.numel() > 0
 

@@ -48,7 +48,7 @@ class Field(NamedTuple):
 
     @classmethod
     def of(cls, find: Callable[[], Any]) -> Field:
-        """What this gives, or the `BadInput` that it raises, as text."""
+        """Return what this gives, or the text of the `BadInput` that it raises."""
         try:
             return cls(find())
         except BadInput as refusal:
@@ -124,7 +124,7 @@ class ModelMap:
 
     @property
     def devices(self) -> tuple[str, ...]:
-        """Where its parameters are, each device once."""
+        """List the devices of its parameters, each once."""
         return tuple(dict.fromkeys(str(parameter.device) for parameter in self.model.parameters()))
 
     @property
@@ -412,12 +412,12 @@ class ModelMap:
         return tuple((block.index, b) for block in blocks for b in block.branches if b.kind == "attention")
 
     def turns(self, attention: str) -> bool:
-        """Whether positions act on the queries and keys of this attention; False if behavior was not read."""
+        """Tell if positions act on the queries and keys of this attention; False if behavior was not read."""
         found = [branch.positions for branch in self._branches(attention)]
         return any(positions is None or bool({*positions} - {"alibi", "bias"}) for positions in found)
 
     def norms_queries(self, attention: str) -> bool:
-        """Whether a norm acts on the queries of this attention; False if behavior was not read."""
+        """Tell if a norm acts on the queries of this attention; False if behavior was not read."""
         return any(branch.qk_norm is not False for branch in self._branches(attention))
 
     def _branches(self, attention: str) -> list[Branch]:
@@ -433,7 +433,7 @@ class ModelMap:
         again: bool = False,
         rows: bool = False,
     ) -> Reading:
-        """What the model does, from edited passes; read once, and the gains again if the weights have changed.
+        """Read what the model does from edited passes: once, and the gains again if the weights have changed.
 
         closely  look at this stack also if its residual sums are not all that its blocks do
         again    read on this batch, whatever was read before

@@ -250,7 +250,7 @@ def _name(model: nn.Module) -> str:
 
 
 def structure(model: nn.Module, batch: Any = None, *, stack: str | None = None) -> Structure:
-    """What a stack of a model is: block by block its branches, what they see, norms, multipliers, positions.
+    """Read the structure of a stack, block by block: branches, what they see, norms, multipliers, positions.
 
     model  a built model; nothing of it is changed
     batch  as in `describe`: whatever the model accepts; default: made from its own signature

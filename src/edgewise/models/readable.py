@@ -61,7 +61,7 @@ def bare(model: nn.Module) -> nn.Module:
 
 
 def words(error: BaseException, limit: int = 300) -> str:
-    """What an exception says, on one line; some cannot even say it."""
+    """Write what an exception says on one line; some cannot even say it."""
     try:
         text = str(error)
     except Exception as second:  # noqa: BLE001 - a model's own class of exceptions

@@ -231,7 +231,7 @@ def preset_config(name: str) -> dict[str, Any]:
 
 
 def preset_notes(name: str) -> tuple[str, ...]:
-    """What the preset's config leaves open and how it is read here."""
+    """List what the preset's config leaves open and how it is read here."""
     entry = _presets()[name]
     return (entry["note"],) if "note" in entry else ()
 

@@ -104,7 +104,7 @@ class RandomStreams:
         self._cuda = torch.cuda.get_rng_state_all() if all_devices else None
 
     def moved(self) -> bool:
-        """Whether anything has been drawn from them since."""
+        """Tell if anything has been drawn from them since."""
         now = RandomStreams(all_devices=self._cuda is not None)
         arrays = [(self._cpu, now._cpu), *zip(self._cuda or (), now._cuda or (), strict=True)]
         legacy = [
@@ -177,7 +177,7 @@ class State:
 
 
 def is_sharded(module: nn.Module) -> bool:
-    """Whether `fully_shard` was applied to this module and its weights lie in shards now."""
+    """Tell if `fully_shard` was applied to this module and its weights lie in shards now."""
     sharding = sys.modules.get("torch.distributed.fsdp")
     wrapped = sharding is not None and isinstance(module, sharding.FSDPModule)
     return wrapped and any(hasattr(parameter, "to_local") for parameter in module.parameters())

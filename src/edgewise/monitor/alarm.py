@@ -158,7 +158,7 @@ class Alarm:
 
     @property
     def try_next(self) -> str:
-        """What to do: for the cause if it is known, else for the symptom."""
+        """Say what to do: for the cause if it is known, else for the symptom."""
         return self.advice or ADVICE[self.kind] or LOOK
 
     def __str__(self) -> str:

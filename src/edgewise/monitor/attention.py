@@ -47,7 +47,7 @@ class RowNumbers:
 
     @property
     def gain(self) -> Tensor:
-        """Where `softmax_gain` writes to."""
+        """Return the tensor that `softmax_gain` writes to."""
         return self.each[3]
 
 
@@ -114,7 +114,7 @@ SAMPLED = 16  # one row in so many of W_O for the norms of its heads
 
 
 def shape_of(place: AttentionPlace) -> tuple[Any, ...]:
-    """What layers must share to be computed together."""
+    """Return the shape that layers must share to be computed together."""
     logits = place.query_key
     turn = (
         None
@@ -255,7 +255,7 @@ class AttentionGroup:
         return self.model.training and any(p > 0 for p in self.first.dropouts)
 
     def gather(self) -> None:
-        """What is spread over processes, once for a row: how often the referee asks for it is each one's own affair."""
+        """Gather what is spread over processes once for a row; each one has its own referee."""
         for held in self._spread:
             held.gather()
 
@@ -272,7 +272,7 @@ class AttentionGroup:
                 masks.given = {}
 
     def masked_unseen(self, call: Call | None) -> bool:
-        """Whether compiled code was given what could be a mask; what the model was called with then stands for it."""
+        """Tell if compiled code was given what could be a mask; what the model was called with then stands for it."""
         if all(masks.eager for masks in self.masks) or not self.sizes.marked:
             return False
         given = {} if call is None else of_call(*call)
@@ -303,7 +303,7 @@ class AttentionGroup:
     def visibility(
         self, sequences: int, length: int, causal: bool, taken: Sequence[MaskReading]
     ) -> tuple[Tensor | None, Tensor | None]:
-        """Which keys the sampled queries see, and which of these count, as in a `Pass`."""
+        """Return which keys the sampled queries see, and which of these count, as in a `Pass`."""
         keys = min(length, self.keys)
         at = self._places_of(keys, causal)
         given = taken and seen(self.masks, taken, sequences, self.first.heads, at.queries, keys, at.visible)
@@ -379,7 +379,7 @@ class AttentionGroup:
         return torch.stack([mean_entropy, support, nan_max(each[5]), gain, middle, share, part], 1)
 
     def at_heads(self, copied: Tensor, rows: Pass, *, weighted: bool) -> Tensor:
-        """What was copied at the queries, per head (R, H, Q, d_v); of a fused call through W_O where `weighted`."""
+        """Return the copies at the queries, per head (R, H, Q, d_v); of a fused call through W_O if `weighted`."""
         _, H, Q, _ = rows.output.shape
         sequences = len(rows.output) // len(self.layers)
         part = copied[:, :sequences, :Q]

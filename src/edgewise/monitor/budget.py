@@ -132,7 +132,7 @@ class Budget:
 
     @property
     def price(self) -> float:
-        """What was spent, as a share of the training's own time."""
+        """Return the time spent, as a share of the training's own time."""
         return self.spent / self.elapsed
 
     def restart(self) -> None:
@@ -143,7 +143,7 @@ class Budget:
         self._began, self._before = self.clock.now(), self.clock.total
 
     def proposal(self) -> int:
-        """How many steps to wait, as seen before the sample at hand is complete."""
+        """Propose a number of steps to wait, as seen before the current sample is complete."""
         return 1 if self.share is None else self._next_gap(self.share)
 
     def sampled(self, gap: int) -> None:
@@ -218,7 +218,7 @@ class Budget:
         return next((gap for gap in gaps if owed <= share * gap * step), GAPS[-1])
 
     def sentence(self) -> str:
-        """What is sampled and what it costs, for people."""
+        """Describe what is sampled and what it costs, for people."""
         gap = 1 if self.share is None else max(self.gap, self._since)  # a sample may be overdue
         often = "every step" if gap == 1 else f"one step in {gap}"
         limit = (

@@ -398,7 +398,7 @@ def apart(buffer: Tensor) -> Tensor:
 
 
 def keys_within(model: nn.Module, widths: int) -> int:
-    """How many tokens per sequence fit into the room for copies; widths: numbers per token, all layers together."""
+    """Count the tokens per sequence that fit into the room for copies; widths: numbers per token over all layers."""
     room = max(ROOM * sum(p.numel() * p.element_size() for p in model.parameters()), 2**26)
     return int(min(KEYS, max(FEWEST, room // (4 * SEQUENCES * max(widths, 1)))))
 
@@ -507,7 +507,7 @@ class BatchMemory(ModelHook):
         return float(torch.nn.functional.nll_loss(log_probabilities, labels, ignore_index=IGNORED))
 
     def terms(self) -> dict[str, float]:
-        """What is sometimes added to the cross-entropy of this step, each without its weight."""
+        """List what is sometimes added to the cross-entropy of this step, each without its weight."""
         seen = self.last[1]
         if not self.logs or seen is None:
             return {}

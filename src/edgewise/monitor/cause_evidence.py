@@ -190,7 +190,7 @@ class Evidence:
 
     @property
     def prediction(self) -> Tensor | None:
-        """What the criterion was given last."""
+        """Return the last input of the criterion."""
         return prediction_of(self.batches[-1][1]) if self.batches else None
 
     def labels(self) -> Tensor | None:

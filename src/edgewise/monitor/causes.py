@@ -81,7 +81,7 @@ class Diagnosis:
         return alarms + self.of_facts(levels, step)
 
     def hear(self, step: int, loss: float) -> list[Alarm]:
-        """What a loss says alone: at once where it is not finite, else where no row was paid for within ten steps."""
+        """Judge a loss alone: at once if it is not finite, else if no row was paid for within ten steps."""
         return self._alone_alarm(step, self._loss.hear(step, loss))
 
     def of_facts(self, detections: Sequence[Detection], step: int) -> list[Alarm]:

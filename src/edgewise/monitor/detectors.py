@@ -351,7 +351,7 @@ SUDDEN: tuple[Detector, ...] = (
 
 
 def near(history: History) -> bool:
-    """Whether an alarm may be close: what moves first when something goes wrong has most of the t-value of one."""
+    """Tell if an alarm may be close: what moves first when something goes wrong has most of the t-value of one."""
     if not history.trends:
         return False
     at = np.concatenate([history.at(name) for name in EARLY])

@@ -662,7 +662,7 @@ ON_A_COPY: tuple[Test, ...] = (labels_of_inputs, leak)
 
 
 def mistakes(e: Evidence, *, copies: bool) -> list[Detection]:
-    """What no healthy training has, by the tests on the numbers at hand and, if wished, on passes of our own."""
+    """Find what no healthy training has, by the tests on the numbers at hand and, if wished, on passes of our own."""
     tests = (*AT_HAND, *(ON_A_COPY if copies else ()))
     found = [(test.__name__, test(e)) for test in tests]
     return [replace(detection, topic=name) for name, detection in found if detection is not None]

@@ -281,7 +281,7 @@ class Examination:
         )
 
     def evidence(self) -> Evidence:
-        """What the tests for causes look at."""
+        """Return what the tests for causes look at."""
         output, prediction = output_of(self.batch.output), prediction_of(self.batch.last[1])
         if output is not None and prediction is not None:
             self._path = path_of(output, prediction, logs=self.batch.logs)

@@ -226,7 +226,7 @@ class GradientProbe(ModelHook):
         return known[0] if same else 1.0
 
     def detection(self) -> Detection | None:
-        """What the last rows agree on, if it is wrong."""
+        """Return what the last rows agree on, if it is wrong."""
         if len(self.seen) < AGREE or len(set(self.seen)) > 1 or self.seen[-1] not in WRONG:
             return None
         kind, sentence, cause, advice = WRONG[self.seen[-1]]
@@ -356,7 +356,7 @@ class ParameterAudit:
         return trained if all(id(p) in known for p in trained) else []
 
     def detection(self, optimizers: Sequence[Optimizer], backwards: int = 1) -> Detection | None:
-        """What the last audits agree on, if it is wrong; each of it once. backwards: passes that were heard."""
+        """Return what the last audits agree on, if it is wrong; each of it once. backwards: passes that were heard."""
         frozen, self._frozen = self._frozen, None
         if frozen is not None:
             return self._once("frozen", frozen)

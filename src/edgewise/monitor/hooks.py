@@ -99,7 +99,7 @@ def guarded_beside(switch: Switch, hook: Callable[..., object]) -> Callable[...,
 
 
 def leave_to_python(function: Any, *, whole: bool = False) -> None:
-    """Where hooks of the whole model run beside the graph of torch.compile, they must not become a second, tiny one.
+    """Keep hooks of the whole model out of torch.compile: beside its graph they must not become a second, tiny one.
 
     whole: nor may what they call. Names of torch differ between versions: where they are missing, that graph is
     compiled; of what the model is called with, nothing is then seen.

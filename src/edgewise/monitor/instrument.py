@@ -273,7 +273,7 @@ class Instrument:
 
     @property
     def doubts(self) -> bool:
-        """Whether the referee looks again: dropout makes noise, and one row may by chance have too much or little."""
+        """Tell if the referee looks again: dropout makes noise, and one row may by chance have too much or little."""
         return self._missed < LOOKS and any(group.noisy and any(group.refusals) for group in self.groups)
 
     def detach(self) -> None:
@@ -356,7 +356,7 @@ class Instrument:
 
     @property
     def dtype(self) -> torch.dtype:
-        """What the matrices multiply in, by the range of what they are given."""
+        """Choose the type in which the matrices multiply, by the range of what they are given."""
         kinds = (torch.float16, torch.bfloat16)
         return next((k for k in kinds if torch.finfo(k).max == self.switch.limit), torch.float32)
 
@@ -403,7 +403,7 @@ class Instrument:
         return self._sample(numbers)
 
     def rules(self) -> list[Rule]:
-        """How each part of a row is joined over processes; matrices that are not sharded are alike in all."""
+        """Say how each part of a row is joined over processes; matrices that are not sharded are alike in all."""
         sharded = self.matrices is not None and self.matrices.sharded
         heads: list[Rule] = [partial(_heads_joined, shape=self._shape(group)) for group in self.groups]
         return [mean, mean, mean, mean, largest, *heads, total if sharded else mean, mean, mean]

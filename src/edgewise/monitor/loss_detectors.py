@@ -49,7 +49,7 @@ MOVED = math.log(1.5)  # what changed by less is no cause
 
 
 def evidence(history: History) -> Array:
-    """How far each series has moved the wrong way, (series,); 0 with fewer than twice three rows."""
+    """Measure how far each series has moved the wrong way, (series,); 0 with fewer than twice three rows."""
     past = history.past()[1]
     if len(past) < 2 * LATE:
         return np.zeros(history.series)
@@ -86,7 +86,7 @@ LEARNED = math.log(8.0)
 
 
 def strange_input(history: History) -> Detection | None:
-    """What enters the first block jumps, and the loss is up in the same row: weights do not jump, batches do."""
+    """Detect that input of the first block and loss jump in the same row: weights do not jump, batches do."""
     loss, norm = history.at("loss"), history.at("norm")[:1]
     if not len(loss) or not len(norm) or not abs(history.jump[norm[0]]) > JUMP:
         return None

@@ -90,7 +90,7 @@ class Masks(ModelHook):
 
 
 def of_call(inputs: tuple[Any, ...], named: dict[str, Any]) -> dict[str, tuple[Tensor, int]]:
-    """What could be a mask among the arguments of the whole model, and in dictionaries among them."""
+    """Find what could be a mask among the arguments of the whole model, and in dictionaries among them."""
     found: dict[str, Any] = {}
     for name, value in ((str(i), x) for i, x in enumerate(inputs)):
         found |= (
@@ -145,7 +145,7 @@ def seen(
     keys: int,
     causal: Tensor | None,
 ) -> Seen | None:
-    """What readings say together of a pass; None where no layer was given any of them. causal: (Q, K), or None.
+    """Join the readings of a pass; None if no layer was given any of them. causal: (Q, K), or None.
 
     A query that sees nothing is let see everything, so that its row has numbers, and does not count. Where a mask was
     written over since, none does.

@@ -246,7 +246,7 @@ def _add_operations(places: Places, branches: Iterable[tuple[int, Branch]]) -> N
 
 
 def frozen(places: Places) -> str:
-    """Which blocks have no parameter that requires a gradient, in words; nothing where all have one."""
+    """Name the blocks that have no parameter that requires a gradient; nothing if all have one."""
     still = [
         block.index
         for block in places.blocks

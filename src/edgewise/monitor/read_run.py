@@ -129,7 +129,7 @@ class Run:
 
     @cached_property
     def about(self) -> dict[str, Any]:
-        """What stands in run.json."""
+        """Return the contents of run.json."""
         return about_run(self.path)
 
     def schema(self, kind: str = FAST) -> list[dict[str, Any]]:
@@ -157,7 +157,7 @@ class Run:
         return _joined([read_rows(path, schema, count) for path in paths], count)
 
     def events(self, rank: int = 0) -> list[dict[str, Any]]:
-        """What was written down, in order; damaged lines, and one that is still being written, are left out."""
+        """Return the recorded events, in order; damaged lines, and one that is still being written, are left out."""
         return [event for path in self._event_files(rank) for event in events_of(path)[0]]
 
     def damaged_events(self, rank: int = 0) -> int:
@@ -177,7 +177,7 @@ class Run:
             warnings.warn(f"{self.path}: {sentence}", stacklevel=3)
 
     def unseen(self, rank: int = 0, *, rows: RunRows | None = None, again: bool = False) -> list[str]:
-        """What the monitor could not see or survive, a sentence each; without any, "no alarm" means something.
+        """List what the monitor could not see or survive, a sentence each; without any, "no alarm" means something.
 
         rows   of this rank, if they were read already
         again  leave out what is about stored alarms: the detectors are run on the rows instead
@@ -230,7 +230,7 @@ def _counted(event: dict[str, Any]) -> bool:
 def unseen_of_events(
     events: Sequence[dict[str, Any]], path: Path, rank: int = 0, last: float | None = None
 ) -> list[str]:
-    """What the events say was not watched: after an error, after a kill, and what the disk did not take.
+    """List what was not watched by the events: after an error, after a kill, and what the disk did not take.
 
     last: when the last row was written
     """
@@ -252,7 +252,7 @@ def unseen_of_events(
 
 
 def unseen_of_rows(names: Sequence[str], observed: Sequence[bool], rows: int, losses: int) -> list[str]:
-    """What the rows cannot show: there are too few of them, or columns without any number.
+    """List what the rows cannot show: there are too few of them, or columns without any number.
 
     observed: per column, whether any row has a number; losses: how often one was reported, also between rows
     """

@@ -24,7 +24,7 @@ NOISE = 2.0  # factor either way between what is left over and what dropout must
 
 
 def misses(group: AttentionGroup, rows: Pass, dtype: torch.dtype) -> Tensor:
-    """How far each layer's rebuilt output misses its own, (L,); up to 1 is a hit, nan where nothing was copied.
+    """Measure how far each layer's rebuilt output misses its own, (L,); up to 1 is a hit, nan if nothing was copied.
 
     Which dropout acts on the entries is the one that fits.
     """

@@ -106,7 +106,7 @@ class Losses:
         return np.array(self.logs, float)[-count:]
 
     def since(self, gap: int) -> int:
-        """How many losses there are of the last `gap` steps; 1 where only those of rows are seen."""
+        """Count the losses of the last `gap` steps; 1 if only those of rows are seen."""
         return sum(step > self.steps[-1] - gap for step in self.steps)
 
     def level(self) -> float:
@@ -134,7 +134,7 @@ class Losses:
         return self.steps[int(k[best])] if rise[best] > 0 else -1
 
     def risen(self) -> float:
-        """How far the mean of the last 20 is above the lowest, over the first loss; 0 where that may be chance."""
+        """Return the mean of the last 20 less the lowest, over the first loss; 0 if that may be chance."""
         if self._seen <= 2 * FEWEST:
             return 0.0
         (low, before), (now, variance) = self._lowest, self._level()
@@ -329,7 +329,7 @@ class History:
         return self.rows >= FEWEST or (self.rows >= FEW and self.sparse)
 
     def lasting(self, steps: int) -> int:
-        """How many of the last rows cover so many steps, ten at least; 0 where there are not enough.
+        """Count the last rows that cover so many steps, ten at least; 0 if there are not enough.
 
         Where ten rows cover more than twice as many steps, those that do are enough, but three at least.
         """
@@ -365,7 +365,7 @@ class History:
 
     @property
     def stretch(self) -> float:
-        """How much further things drift within the window than within 40 steps, as a random walk does."""
+        """Return the drift within the window over that within 40 steps, as a random walk has it."""
         steps = self.past()[0]
         return math.sqrt(max(1.0, float(steps[-1] - steps[0]) / WINDOW)) if len(steps) else 1.0
 

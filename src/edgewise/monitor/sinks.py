@@ -248,7 +248,7 @@ class RunLog:
         }
 
     def announce(self, share: float | None, step: int) -> None:
-        """What is watched, at which price, and what is not."""
+        """Say what is watched, at which price, and what is not."""
         p = self.places
         watched = (
             f"{p.depth} blocks{frozen(p)}, {len(p.attentions) + len(p.by_operation)} attentions"

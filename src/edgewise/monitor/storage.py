@@ -148,7 +148,7 @@ FORMAT = 1  # of a run folder; a later one may mean something else by the same f
 
 
 def about_run(path: Path) -> dict[str, Any]:
-    """What stands in run.json: depth, model and the names of the two schemas are there, and plain."""
+    """Read run.json: depth, model and the names of the two schemas are there, and plain."""
     try:
         about = read_json(read_text(path / "run.json", LARGEST), "run.json")
         _require(isinstance(about, dict), "run.json holds no names with values")
@@ -243,7 +243,7 @@ def _object(line: str) -> dict[str, Any]:
 
 
 def about_alarm(path: Path) -> dict[str, Any]:
-    """What stands in about.json of a dossier: the alarm with its step and kind."""
+    """Read about.json of a dossier: the alarm with its step and kind."""
     try:
         about = read_json(read_text(path / "about.json", LARGEST), "about.json")
         alarm = about.get("alarm") if isinstance(about, dict) else None

@@ -174,7 +174,7 @@ def _accumulated(e: Evidence) -> Answer | None:
 
 
 def diverged(e: Evidence) -> Answer:
-    """Why a loss became infinite: the rate, if the first weights are thrown off by it and learn with less."""
+    """Explain why a loss became infinite: the rate, if the first weights are thrown off by it and learn with less."""
     known = _known(e, static=False) or _multiplied(e) or _accumulated(e)
     if known is not None:
         return known
@@ -593,7 +593,7 @@ def same_outputs(e: Evidence) -> float:
 
 
 def unrelated_labels(e: Evidence) -> bool:
-    """Whether labels are tokens of the inputs' vocabulary, one for each, and no shift of the inputs up to three."""
+    """Tell if labels are tokens of the inputs' vocabulary, one for each, and no shift of the inputs up to three."""
     pair = aligned(e)
     table = next((m for m in e.model.modules() if isinstance(m, nn.Embedding)), None)
     x = e.prediction

@@ -146,7 +146,7 @@ class Watch(WatchedSteps):
 
     @property
     def price(self) -> float:
-        """What watching took so far, as a share of the training's own time."""
+        """Return the time that watching took so far, as a share of the training's own time."""
         return self.budget.price
 
     @property
@@ -156,7 +156,7 @@ class Watch(WatchedSteps):
 
     @property
     def unseen(self) -> list[str]:
-        """What the monitor could not see or survive, a sentence each; while there are any, no alarm says little."""
+        """List what the monitor could not see or survive, a sentence each; until it is empty, no alarm says little."""
         off = [f"The monitor switched itself off at step {self.step} ({self.error})."] if self.error else []
         return off + unseen_of_rows(self.names, self._observed.tolist(), self._stored, self._losses)
 

@@ -53,7 +53,7 @@ class CheckReport:
 
     @property
     def ok(self) -> bool:
-        """Whether there is nothing but notes."""
+        """Tell if there is nothing but notes."""
         return not self.problems
 
     @property

@@ -206,7 +206,7 @@ class TrainingEvidence:
 
     @cached_property
     def all_trainable(self) -> bool:
-        """Whether at least nine tenths of the parameters are trained: no adapter, prefix or frozen body."""
+        """Tell if at least nine tenths of the parameters are trained: no adapter, prefix or frozen body."""
         total = sum(p.numel() for p in self.parameters.values())
         return sum(p.numel() for p in self.trainable.values()) >= 0.9 * total
 

@@ -47,7 +47,7 @@ class Influence:
         self.aligned = self.tokens > 0 and self.tokens - 3 <= self.rows <= self.tokens
 
     def earlier(self) -> bool:
-        """Whether outputs before the changed token moved."""
+        """Tell if outputs before the changed token moved."""
         return bool(self.moved[0, : min(self.token, self.rows)].any())
 
     def origin(self, samples: list[int], tokens: slice) -> str:

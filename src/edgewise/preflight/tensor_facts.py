@@ -341,7 +341,7 @@ def _linear_weights(evidence: TrainingEvidence) -> dict[str, Tensor]:
 
 
 def is_default_draw(weight: Tensor) -> bool:
-    """Whether a matrix is uniform up to 1/√fan-in, as torch draws a Linear layer."""
+    """Tell if a matrix is uniform up to 1/√fan-in, as torch draws a Linear layer."""
     flat = weight.flatten(1)
     bound = 1 / math.sqrt(flat.shape[1])
     sample = flat.flatten()[:: flat.numel() // 65536 + 1].float()

@@ -375,14 +375,14 @@ def _notes(blocks: Sequence[Block]) -> list[str]:
 
 
 def look_at_tokens(experiment: Experiment) -> None:
-    """What every branch weighs, and which tokens it depends on."""
+    """Find what every branch weighs and which tokens it depends on."""
     if experiment.sites:
         read_shares(experiment)
         read_sight(experiment)
 
 
 def look_inside(experiment: Experiment) -> None:
-    """What branches do with the tokens they see; skipped where that could not be told of any."""
+    """Find what branches do with the tokens they see; skipped if that could not be told of any."""
     if not any(site.traits.sight is not None and site.chain.proven for site in experiment.sites):
         return
     scores, hidden = Scores(experiment), Hidden(experiment)

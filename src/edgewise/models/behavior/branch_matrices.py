@@ -82,7 +82,7 @@ def writers_of(experiment: Experiment, site: Site) -> tuple[BranchMatrix, ...]:
 
 
 def attention_calls(experiment: Experiment, site: Site) -> tuple[AttentionCall, ...]:
-    """Where an attention is computed, and what gives its queries, keys and values; one for each of its products."""
+    """Find the calls of an attention and what gives its queries, keys and values; one for each of its products."""
     axes = next(iter(site.traits.axes.values()), (None, None))
     calls = []
     for score in site.part.scores:
@@ -167,7 +167,7 @@ def _scale(graph: Graph, score: Score) -> float | None:
 
 
 def read_fused_rows(experiment: Experiment) -> None:
-    """Which rows of a matrix that makes two or more of queries, keys and values are whose: those that a gradient
+    """Read which rows of a fused matrix give queries, keys and values: those that a gradient
     reaches. One pass."""
     fused = [site for site in experiment.sites if _shared(site)]
     inward: dict[Operation, Tensor] = {}

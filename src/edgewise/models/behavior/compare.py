@@ -29,7 +29,7 @@ def relative(value: Tensor, other: Tensor) -> float:
 
 
 def spread(value: Tensor) -> float:
-    """How far the rows are from their mean, relative to all of them."""
+    """Return the distance of the rows from their mean, relative to all of them."""
     return relative(value, value.mean(0, keepdim=True).expand_as(value))
 
 
@@ -53,7 +53,7 @@ TRAINED = 1.2  # random matrices give 0.9 to 1; a small GPT after 150 steps 1.5
 
 
 def copies(model: nn.Module, blocks: tuple[Block, ...]) -> bool | None:
-    """Whether the matrices of all blocks are equal numbers in different tensors; None where there is no pair."""
+    """Compare the matrices of all blocks: equal numbers in different tensors; None if there is no pair."""
     if len(blocks) < 2:
         return None
     owners = [_parameters(model, block) for block in blocks]

@@ -27,7 +27,7 @@ FAINT = 1e-2  # of the largest gradient in a row
 
 
 def read_sight(experiment: Experiment) -> None:
-    """Which tokens every branch depends on, where two ways of asking agree."""
+    """Read which tokens every branch depends on, if two ways of finding out agree."""
     _rows(experiment)
     _columns(experiment)
     for stack in _unproven(experiment):
@@ -346,7 +346,7 @@ def _mask(args: Any, kwargs: Any, length: int) -> Tensor | None:
 
 
 def columns_of_mask(traits: Traits) -> Rows | None:
-    """What changing a token moves by the mask alone; None unless gradients agree with the mask in every row that was
+    """Return what a changed token moves by the mask alone; None unless gradients agree with it in every row that was
     asked, and no changed token moves one that the mask keeps apart."""
     keys = traits.open
     if (

@@ -327,7 +327,7 @@ class Experiment:
         return look
 
     def layout_of(self, site: Site, branch: Tensor) -> Layout | None:
-        """How a branch lies in memory: as the stream it is added to, unless it is reshaped on the way."""
+        """Return a branch's layout in memory: the stream's that it is added to, unless it is reshaped on the way."""
         for operation in (site.point, site.source):
             stream = self.streams.get(operation)
             if stream is not None and stream.layout.rank == branch.dim():

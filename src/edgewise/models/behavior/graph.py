@@ -281,7 +281,7 @@ def parameters_by_storage(model: nn.Module) -> dict[int, dict[str, Tensor]]:
 
 
 def address(value: Tensor) -> int:
-    """Where the numbers of a tensor begin in memory; of a sharded one, this process's part."""
+    """Return the address of the numbers of a tensor; of a sharded one, of this process's part."""
     local = value.to_local() if hasattr(value, "to_local") else value
     inside = torch._C._functorch.is_functorch_wrapped_tensor(
         local

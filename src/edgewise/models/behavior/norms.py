@@ -114,7 +114,7 @@ def _down_to(graph: Graph, index: int, tip: int) -> tuple[float, float | None] |
 
 
 def rescale(graph: Graph, site: Site) -> float | None:
-    """What multiplies the stream between this sum and the next; None where a norm or a vector does."""
+    """Return what multiplies the stream between this sum and the next; None if a norm or a vector does."""
     chain, after = site.chain, site.place + 1
     if after == len(chain.sums):
         return _rescaled_last(graph, site)

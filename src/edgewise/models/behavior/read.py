@@ -60,7 +60,7 @@ RANDOM = (
 
 
 def read(model: nn.Module, batch: Any = None, stack: str | None = None, *, rows: bool = False) -> Reading:
-    """What the model is, read from its behaviour on (a cut of) the batch.
+    """Read what the model is from its behavior on (a cut of) the batch.
 
     batch  whatever the model accepts: keyword arguments, a tuple, a tensor; random ids or pixels unless given
     stack  the name of one stack, which then is the default one; `stacks(model, batch)` lists the names

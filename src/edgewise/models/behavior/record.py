@@ -176,7 +176,7 @@ class Branch:
 
     @property
     def mixes(self) -> bool:
-        """Whether it moves anything between tokens of its own stack."""
+        """Tell if it moves anything between tokens of its own stack."""
         return self.sees not in (None, "token")
 
 
@@ -266,7 +266,7 @@ class Stack:
 
     @property
     def norm(self) -> str | None:
-        """Where most branches have their norms, in the words of `edgewise.nouns.knobs.NORMS`; None where unread."""
+        """Return the place of most branches' norms, one of `edgewise.nouns.knobs.NORMS`; None if unread."""
         places = [norm_position(branch) for branch in self.branches]
         name, count = Counter(places).most_common(1)[0] if places else (None, 0)
         return name if 2 * count > len(places) else None

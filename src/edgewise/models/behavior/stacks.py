@@ -326,7 +326,7 @@ def _signature(graph: Graph, residual: ResidualSum) -> tuple[Any, ...]:
 
 
 def repetition(signatures: Sequence[tuple[Any, ...]]) -> list[int]:
-    """Which block each sum belongs to where no module says it: the shortest pattern that repeats along the chain.
+    """Assign each sum to a block if no module says it: the shortest pattern that repeats along the chain.
 
     A pattern that has attention several times and begins with it (layers of two kinds in turn) is as many blocks, and
     so is a chain in which nothing repeats (layers whose widths differ), if each has as many sums.
@@ -419,12 +419,12 @@ def repeated_containers(model: nn.Module, graph: Graph) -> list[tuple[str, list[
 
 
 def attends(graph: Graph, path: str) -> bool:
-    """Whether a softmax ran inside a container."""
+    """Tell if a softmax ran inside a container."""
     return any(node.function in SOFTMAX and _within(node.operation.module, path) for node in graph.nodes)
 
 
 def reads_ids(graph: Graph, path: str) -> bool:
-    """Whether weights of a container depend on token ids that were looked up."""
+    """Tell if weights of a container depend on token ids that were looked up."""
     weights = [node for node in graph.nodes if node.weight and _within(node.operation.module, path)]
     return any(graph[index].function == "embedding" for index in graph.above(weights[0].index, set()))
 

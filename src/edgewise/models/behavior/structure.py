@@ -97,7 +97,7 @@ class Structure:
 
     @property
     def covered(self) -> bool:
-        """Whether `edgewise.describe` describes it, so that it can be predicted."""
+        """Tell if `edgewise.describe` describes it, so that it can be predicted."""
         return not self.outside
 
     def to_dict(self) -> dict[str, Any]:

@@ -431,6 +431,6 @@ def _functions(stack: Stack, activation_known: bool) -> Iterator[str]:
 
 
 def hidden_width(stack: Stack) -> int | None:
-    """What most of its MLPs have."""
+    """Return the hidden width of most of its MLPs."""
     counted = Counter(branch.hidden_width for branch in stack.main_mlps).most_common(1)
     return counted[0][0] if counted else None

@@ -279,7 +279,7 @@ def _bias(scores: Tensor, length: int, rotary: str | None) -> str | None:
 
 
 def positions_of(site: Site) -> tuple[str, ...] | None:
-    """How the order of tokens enters a branch that mixes them."""
+    """Find how the order of tokens enters a branch that mixes them."""
     traits = site.traits
     names = [traits.rotary] if traits.rotary else []
     if traits.bias:

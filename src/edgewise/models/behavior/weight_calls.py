@@ -146,7 +146,7 @@ class WeightCall:
         return cls(name, args, kwargs, node) if constant else None
 
     def constants(self, flat: list[Tensor]) -> tuple[Constant, ...]:
-        """What it reads beside the batch: its matrix, its bias."""
+        """List what it reads beside the batch: its matrix, its bias."""
         own = (Constant.of(v) for v in flat if v.is_floating_point() and self.node(v) is None)
         return tuple(constant for constant in own if constant is not None)
 

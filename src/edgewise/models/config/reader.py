@@ -128,7 +128,7 @@ def rope_fraction(config: ConfigReader, *names: str, default: float = 1.0) -> fl
 
 
 def rope_scaling(config: ConfigReader) -> float:
-    """What long-context scaling multiplies the logits by (YaRN and LongRoPE multiply cos and sin).
+    """Return the factor of long-context scaling on the logits (YaRN and LongRoPE multiply cos and sin).
 
     Its other effect, slower rotation of the slow frequencies, is left out, and noted.
     """

@@ -67,7 +67,7 @@ def translate(
 
 
 def has_family(config: Mapping[str, Any]) -> bool:
-    """Whether the config, or the text decoder's inside it, is of a hand-written family."""
+    """Tell if the config, or the text decoder's inside it, is of a hand-written family."""
     kind = _text_part(config).get("model_type")
     return isinstance(kind, str) and kind in FAMILIES
 
@@ -97,7 +97,7 @@ def config_of(model: nn.Module) -> dict[str, Any]:
 def described_by_config(
     model: nn.Module, tokens: int | None = None, config: Mapping[str, Any] | None = None
 ) -> Architecture | None:
-    """What the model's own config says, if its family is known; or the description it was built from.
+    """Describe the model by its own config, if its family is known, or return the description it was built from.
 
     config  what `config_of(model)` gives, if it is at hand
     """

@@ -92,7 +92,7 @@ class Projection:
         return None if not parts else parts[0] if len(parts) == 1 else self._joined(parts, -1)
 
     def row_numbers(self, stored: int) -> Tensor:
-        """Which of the stored output rows of one of its parameters are this matrix's, in its own order."""
+        """Number the stored output rows of one of its parameters that are this matrix's, in its own order."""
         import torch
 
         return self._slice(torch.arange(stored), -1).flatten()

@@ -36,7 +36,7 @@ class BlockRun:
 
 
 def same(one: Tensor | None, other: Tensor | None) -> bool:
-    """Whether two modules were given the same numbers, whatever the layout."""
+    """Tell if two modules were given the same numbers, whatever the layout."""
     import torch
 
     if one is None or other is None or one.shape[-1] != other.shape[-1] or one.numel() != other.numel():
@@ -47,7 +47,7 @@ def same(one: Tensor | None, other: Tensor | None) -> bool:
 def run_block(
     model: nn.Module, block: str, x: Tensor, watched: set[str], ids: tuple[int, ...] = tuple(range(TOKENS))
 ) -> BlockRun | str:
-    """What the modules see when the block gets the stream x, on a copy with random weights.
+    """Record what the modules see when the block gets the stream x, on a copy with random weights.
 
     Random weights, so that a branch initialized at zero does not hide. A block that wants more than a stream
     runs inside its model, on these token ids. A sentence says why if neither works.

@@ -63,7 +63,7 @@ def _columns(weight: Tensor) -> Tensor:
 
 
 def is_structured(parameter: Tensor) -> bool:
-    """Whether a matrix was set rather than drawn: constant, mostly zeros, repeated rows, or entries of one sign.
+    """Tell a matrix that was set from a drawn one: constant, mostly zeros, repeated rows, or entries of one sign.
 
     State-space decays, time steps, frequencies and gates at zero are such; drawing them would destroy what they mean.
     """
@@ -79,14 +79,14 @@ def is_structured(parameter: Tensor) -> bool:
 
 
 def is_set(bias: Tensor) -> bool:
-    """Whether a bias was set rather than drawn: not zero, and constant or of one sign (time steps, forget gates)."""
+    """Tell a bias that was set: not zero, and constant or of one sign (time steps, forget gates)."""
     values = in_double(bias.detach()).flatten()
     mean, spread = float(values.mean()), float(values.std()) if values.numel() > 1 else 0.0
     return mean != 0 and abs(mean) > spread
 
 
 def norm_gains(model: nn.Module, name: str) -> Tensor:
-    """What a norm multiplies each normalised coordinate by, measured: half of norm(x) - norm(-x), over x/|x|.
+    """Measure the factor of a norm on each normalized coordinate: half of norm(x) - norm(-x), over x/|x|.
 
     Gemma stores g - 1, others g; the norm itself knows.
     """

@@ -219,7 +219,7 @@ class _Again:
             self.exponent = draw_exponent(weights[0], weights[1], wide.stream)
 
     def read(self, scale: Scale, seed: int) -> Stack:
-        """Where windows are longer, these; else the numbers."""
+        """Read the first stack with these windows if they are longer, else with these numbers."""
         longer = scale.window != self.first.scale.window
         if longer and not any(self.first.stack.window):
             return self.first.stack

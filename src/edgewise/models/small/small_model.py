@@ -43,7 +43,7 @@ class Layers:
 
     @property
     def needed(self) -> int:
-        """How many of the first layers have one of every kind; two at least."""
+        """Count the first layers that hold one of every kind; two at least."""
         return min(max(self.kinds.index(max(self.kinds)) + 1, 2), len(self.kinds))
 
 
@@ -67,7 +67,7 @@ class Blueprint:
 
     @property
     def windowed(self) -> bool:
-        """Whether a window of the config is shortened."""
+        """Tell if a window of the config is shortened."""
         numbers = [(k, v) for _, values in configs(self.config) for k, v in values.items() if WINDOW.match(k)]
         return any(isinstance(v, int) and v > max(WINDOWS) for _, v in numbers)
 
@@ -93,7 +93,7 @@ class Blueprint:
 
 
 def blueprint(config: Any, model_class: Any = None) -> Blueprint:
-    """How to build this config small, as this class or the first that can; widths are kept where they must be."""
+    """Plan a small model of this config, of this class or the first that can; widths are kept if they must be."""
     failures: list[Exception] = []
     classes = list(model_classes(config)) if model_class is None else [model_class]
     for narrow in (True, False):
