@@ -13,6 +13,8 @@ from __future__ import annotations
 import argparse
 import contextlib
 import datetime
+import importlib
+import importlib.util
 import json
 import multiprocessing
 import os
@@ -141,6 +143,8 @@ def prepare() -> None:
     warnings.simplefilter("ignore")
     for package in {s.package for s, _ in EVERYONE.values() if s.package and not s.missing}:
         __import__(package)
+    if importlib.util.find_spec("transformers"):
+        importlib.import_module("transformers.modeling_utils")  # the package itself imports it late, in every fork
     with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
         for verb in VERBS:
             ask(EVERYONE[WARM][0], verb)
