@@ -144,7 +144,9 @@ def prepare() -> None:
     for package in {s.package for s, _ in EVERYONE.values() if s.package and not s.missing}:
         __import__(package)
     if importlib.util.find_spec("transformers"):
-        importlib.import_module("transformers.modeling_utils")  # the package itself imports it late, in every fork
+        importlib.import_module(
+            "transformers.modeling_utils"
+        )  # the package itself imports it late, in every fork
     with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
         for verb in VERBS:
             ask(EVERYONE[WARM][0], verb)

@@ -331,9 +331,11 @@ class Instrument:
         if isinstance(group, OperationAttention):
             return group.numbers(self.device)
         group.gather()
-        values = group.statistics(judged(group, sequences, length, self.dtype, check, call))
-        group.release()
+        rows = judged(group, sequences, length, self.dtype, check, call)
         refused = [i for i, reason in enumerate(group.refusals) if reason]
+        nothing = torch.full(self._shape(group), math.nan, device=self.device)
+        values = group.statistics(rows) if len(refused) < len(group.layers) else nothing
+        group.release()
         if refused:
             values[refused] = math.nan
         return values

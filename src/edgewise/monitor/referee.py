@@ -30,7 +30,10 @@ def misses(group: AttentionGroup, rows: Pass, dtype: torch.dtype) -> Tensor:
     """
     actual = group.at_heads(group.output, rows, weighted=False)
     rebuilt = rows.output if not group.first.fused_call else _multiplied(group, rows)
-    gap, L = rebuilt - actual, len(group.layers)
+    L = len(group.layers)
+    if rebuilt.shape != actual.shape:  # values that something stands behind: a gate, a fused matrix
+        return rebuilt.new_full((L,), torch.inf)
+    gap = rebuilt - actual
     if rows.counted is not None:  # what a layer gives for padding is its own affair
         gap, actual = (x.masked_fill(~rows.counted[..., None], 0.0) for x in (gap, actual))
     size = actual.abs().unflatten(0, (L, -1)).flatten(1).amax(-1).clamp_min(1e-30)

@@ -245,6 +245,11 @@ def _query_key(
             f"{site.name} makes its keys through a latent; expected keys that are one matrix times the input. "
             "Optimize it with the plain optimizer."
         )
+    shapes = [model.get_parameter(name).ndim for p in (site.query, site.key) for name in p.parameters]
+    if any(ndim != 2 for ndim in shapes):
+        raise BadInput(
+            f"{site.name} keeps its queries or keys in a tensor of {max(shapes)} axes; expected matrices."
+        )
     if site.heads is None or site.kv_heads is None or site.head_width is None:
         raise BadInput(
             f"{site.name} does not say how many heads it has; give its module an attribute num_heads."

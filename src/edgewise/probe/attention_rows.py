@@ -95,12 +95,7 @@ class AttentionLocation:
     module: str
     heads: int | None
     softmaxes: tuple[Operation, ...] = ()
-
-    @property
-    def heads_of_call(self) -> int | None:
-        """Heads in one call of the softmax."""
-        calls = max(len(self.softmaxes), 1)
-        return self.heads if self.heads is None or self.heads % calls else self.heads // calls
+    heads_of_call: int | None = None  # in one call of the softmax
 
 
 class AttentionWatch(TorchFunctionMode):

@@ -87,7 +87,9 @@ class StreamedForward:
         self.watch: AttentionWatch | None = None
         if request.attention:
             attentions = [
-                AttentionLocation(b.index, b.attention.name, b.attention.heads) for b in self.sites.blocks
+                AttentionLocation(b.index, b.attention.name, heads, heads_of_call=heads)
+                for b in self.sites.blocks
+                for heads in [b.attention.heads]
             ]
             self.watch = AttentionWatch(attentions, torch.Generator().manual_seed(request.seeds[0]))
 

@@ -61,7 +61,9 @@ def attentions(stack: Stack) -> list[AttentionLocation]:
     for index, block in enumerate(stack.blocks):
         branch = next((branch for branch in block.branches if branch.kind == "attention"), None)
         if branch is not None:
-            listed.append(AttentionLocation(index, _room(branch, block), branch.heads, branch.softmaxes))
+            one = branch.heads if len(branch.softmaxes) < 2 else None
+            own = next((call.heads for call in branch.calls if call.heads), one)
+            listed.append(AttentionLocation(index, _room(branch, block), branch.heads, branch.softmaxes, own))
     return listed
 
 

@@ -367,8 +367,11 @@ def _refuse_other(model: nn.Module, plan: Plan) -> None:
         for name in place.parameters:
             shape = tuple(model.get_parameter(name).shape)
             matrix = len(shape) > 1 and change.draw not in ("zero", "constant")
-            into = (shape[-2] if place.transposed else shape[-1]) if len(shape) < 4 else 0
-            if matrix and into and into != place.fan_in:
+            if (
+                matrix
+                and place.flat(model.get_parameter(name)).shape[-2 if place.transposed else -1]
+                != place.fan_in
+            ):
                 raise BadInput(
                     f"the plan is of another model: {name} is {shape}, expected fan-in {place.fan_in}."
                 )

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from edgewise.models.behavior.visibility import Sight, disagreement, pokes, queries, sight
+from edgewise.models.behavior.visibility import PREFIX, Sight, disagreement, pokes, queries, sight
 
 LENGTH = 30
 I, J = torch.arange(LENGTH)[:, None], torch.arange(LENGTH)
@@ -31,7 +31,8 @@ def columns(mask: Tensor) -> list[tuple[int, set[int]]]:
         ((I >= J) & (I // 8 == J // 8), Sight("causal blocks")),
         (I // 8 == J // 8, Sight("blocks")),
         ((I >= J) & ((I - J) % 3 == 0), Sight("causal sparse")),
-        ((J < 10) | (I >= J), Sight("blocks")),  # a prefix that sees itself in full
+        ((J < 10) | (I >= J), Sight(PREFIX)),
+        ((J < 20) | (I >= J), Sight(PREFIX)),
         ((I - J < 4) & (J - I < 12), Sight("sparse")),  # farther to one side than to the other
     ],
 )

@@ -173,3 +173,86 @@ def test_tokens_on_the_first_axis_where_the_model_takes_no_other() -> None:
     model = TokensFirst(*(block() for _ in range(3)))
     found = edgewise.structure(model, (torch.randn(16, 2, WIDTH), torch.ones(16, 16, 1)))
     assert found.depth == 3 and {branches[0].heads for branches in found.blocks} == {HEADS}
+
+
+class HandedOn(nn.Module):
+    """The scores of a block are added to those of the next, and batch norms stand on the sums."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.query, self.key, self.value, self.out = (nn.Linear(WIDTH, WIDTH) for _ in range(4))
+        self.norms, self.think = nn.ModuleList(nn.BatchNorm1d(WIDTH) for _ in range(2)), Think()
+
+    def forward(self, x: Tensor, before: Tensor | None) -> tuple[Tensor, Tensor]:
+        q, k, v = (heads(make(x)) for make in (self.query, self.key, self.value))
+        scores = q @ k.mT * q.shape[-1] ** -0.5
+        scores = scores if before is None else scores + before
+        x = x + self.out((scores.softmax(-1) @ v).transpose(1, 2).flatten(2))
+        x = self.norms[0](x.mT).mT
+        return self.norms[1]((x + self.think(x)).mT).mT, scores
+
+
+class Variables(nn.Module):
+    """Every variable of a series is a sequence of patches by itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.patch, self.layers = nn.Linear(8, WIDTH), nn.ModuleList(HandedOn() for _ in range(3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        stream, scores = self.patch(x.unfold(-1, 8, 4)).flatten(0, 1), None
+        for layer in self.layers:
+            stream, scores = layer(stream, scores)
+        return stream.unflatten(0, x.shape[:2])  # type: ignore[no-any-return]
+
+
+def test_scores_that_are_handed_on_are_no_stream_and_variables_no_tokens_of_each_other() -> None:
+    torch.manual_seed(0)
+    model, series = Variables(), torch.randn(2, 3, 64)
+    found = edgewise.structure(model, series)
+    assert found.depth == 3 and found.width == WIDTH
+    assert {(a.kind, a.heads, a.sees, a.norm) for a, _ in found.blocks} == {("attention", 4, "full", "post")}
+    assert {block.norm for block in edgewise.models.sites(model, series).stacks} == {"post"}
+
+
+class General(nn.Module):
+    """Heads have axes of their own in the matrices, which tensordot multiplies by."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        own = (WIDTH, HEADS, WIDTH // HEADS)
+        self.made = nn.ParameterList(torch.randn(own) * WIDTH**-0.5 for _ in range(3))
+        self.out = nn.Parameter(torch.randn(*own[1:], WIDTH) * WIDTH**-0.5)
+
+    def forward(self, x: Tensor, allowed: Tensor | None = None) -> Tensor:  # noqa: ARG002
+        q, k, v = (torch.tensordot(x, m, ([2], [0])).transpose(1, 2) for m in self.made)
+        mixed = (q @ k.mT * q.shape[-1] ** -0.5).softmax(-1) @ v
+        return torch.tensordot(mixed.transpose(1, 2), self.out, dims=2)
+
+
+def test_matrices_with_axes_for_heads_have_roles_and_a_plan() -> None:
+    torch.manual_seed(0)
+    model, ids = Words(*(Block(General(), Think()) for _ in range(3))), torch.randint(64, (2, 16))
+    attention = edgewise.models.sites(model, ids).blocks[0].attention
+    assert attention.query.parameter == "stuff.0.mix.made.0" and attention.heads == HEADS
+    assert (attention.query.fan_in, attention.output.fan_in) == (WIDTH, WIDTH)
+    assert edgewise.initialize_(model, ids, generator=0).plan.depth == 3
+
+
+class ClassApart(Mix):
+    """The first token attends to all, the others to each other in two halves, by two softmaxes of the same heads."""
+
+    def forward(self, x: Tensor, allowed: Tensor | None = None) -> Tensor:  # noqa: ARG002
+        q, k, v = (heads(part).flatten(0, 1) for part in self.a(x).chunk(3, -1))
+        first = (q[:, :1] @ k.mT).softmax(-1) @ v
+        q, k, v = (part[:, 1:].unflatten(1, (2, -1)).flatten(0, 1) for part in (q, k, v))
+        rest = ((q @ k.mT).softmax(-1) @ v).unflatten(0, (-1, 2)).flatten(1, 2)
+        return self.z(torch.cat([first, rest], 1).unflatten(0, (-1, HEADS)).transpose(1, 2).flatten(2))
+
+
+def test_two_softmaxes_of_the_same_heads_are_not_half_of_them_each() -> None:
+    torch.manual_seed(0)
+    model, ids = Words(*(Block(ClassApart(), Think()) for _ in range(3))), torch.randint(64, (2, 17))
+    assert {attention.heads for attention, _ in edgewise.structure(model, ids).blocks} == {HEADS}
+    entropy = edgewise.measure(model, ids).attention_entropy
+    assert entropy is None or entropy.shape[-1] == HEADS

@@ -105,6 +105,7 @@ def attention_calls(experiment: Experiment, site: Site) -> tuple[AttentionCall, 
                 query_axes=axes[0],
                 key_axes=axes[1],
                 scale=scale,
+                heads=site.traits.heads,
                 **made,
             )
         )

@@ -35,8 +35,28 @@ def read_sight(experiment: Experiment) -> None:
             _rows(experiment)
             _columns(experiment)
     _unproven(experiment)
+    _unfold(experiment)
     for site in experiment.sites:
         _conclude(site)
+
+
+def _unfold(experiment: Experiment) -> None:
+    """Where an entry of the batch holds several sequences that no branch of a stack mixes, tokens are those of one."""
+    for stack in range(len(experiment.chains)):
+        streams = [stream for stream in experiment.streams.values() if stream.stack == stack]
+        lengths = {stream.length // stream.entry.shape[stream.layout.batch] for stream in streams}
+        sites = [site for site in experiment.sites if site.stack == stack and site.traits.columns is not None]
+        pairs = [pair for s in sites for listed in (s.traits.rows, s.traits.columns) for pair in listed or ()]
+        length = next(iter(lengths)) if len(lengths) == 1 and len({s.length for s in streams}) == 1 else 1
+        if length < 2 or any(place // length != other // length for place, seen in pairs for other in seen):
+            continue
+        for traits in (site.traits for site in sites if site.traits.length > length):
+            rows, columns = (
+                [(place % length, {other % length for other in seen}) for place, seen in listed or ()]
+                for listed in (traits.rows, traits.columns)
+            )
+            traits.rows, traits.columns, traits.length = rows or None, columns, length
+            traits.faint = {q % length: {p % length for p in seen} for q, seen in traits.faint.items()}
 
 
 def _moves(experiment: Experiment, stack: int) -> bool:

@@ -81,6 +81,7 @@ class AttentionCall(NamedTuple):
     scale: (
         float | None
     )  # between product and softmax; None if that is not one number (a cap, a learned temperature)
+    heads: int | None = None  # of this call; None if they are not known
 
 
 @dataclass(frozen=True)

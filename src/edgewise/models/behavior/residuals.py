@@ -111,8 +111,9 @@ def residual_sums(graph: Graph) -> list[ResidualSum]:
     """All residual additions in the order they ran."""
     find_updates(graph)
     sums: dict[int, ResidualSum] = {}
+    scores = _scores(graph)
     for node in graph.nodes:
-        if node.operands is not None and node.operands[0] != node.operands[1]:
+        if node.operands is not None and node.operands[0] != node.operands[1] and node.index not in scores:
             residual = _residual(graph, node, sums)
             if residual is not None:
                 sums[node.index] = residual
@@ -121,6 +122,24 @@ def residual_sums(graph: Graph) -> list[ResidualSum]:
     for residual in sums.values():
         _sort_parts(graph, residual)
     return list(sums.values())
+
+
+def _scores(graph: Graph) -> set[int]:
+    """What stands between a product and the softmax over it: scores to which those of a layer before are added."""
+    everything, found = {*range(len(graph.nodes))}, set[int]()
+    for node in graph.nodes:
+        product = (
+            _product_above(graph, node.index, everything)
+            if node.function in SOFTMAX - {MULTIHEAD, *FUSED}
+            else None
+        )
+        todo = [] if product is None else [*node.parents]
+        while todo:
+            above = graph[todo.pop()]
+            if above.index not in found and not above.weight and above.function not in PRODUCTS:
+                found.add(above.index)
+                todo += above.parents if above.shape == node.shape else ()
+    return found
 
 
 def _sort_parts(graph: Graph, residual: ResidualSum) -> None:

@@ -43,6 +43,7 @@ from edgewise.models.behavior.weight_calls import (
     WeightCall,
     constant_factor,
     draw_for_zeros,
+    equation_of_tensordot,
     is_edited,
     plain_number,
     seed_of,
@@ -232,6 +233,8 @@ class Tracer(TorchFunctionMode):
             fixed = [place for place, value in enumerate(flat) if self.node(value) is None]
             if name == "einsum" and len(fixed) == 1:
                 self.graph.equations[operation] = str(args[0]), fixed[0]
+            elif name == "tensordot" and len(fixed) == 1 and len(flat) == 2:
+                self.graph.equations[operation] = equation_of_tensordot(*args[:3], **kwargs), fixed[0]
         if name in SCORING:
             *both, third = ([self.node(value) for value in (*args, *kwargs.values())[:3]] + [None] * 3)[:3]
             found = (*both, third) if None not in both else both

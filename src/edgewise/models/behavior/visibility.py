@@ -44,6 +44,9 @@ def sight(rows: Sequence[tuple[int, set[int]]], length: int, *, coarse: bool = F
         return Sight("causal" if causal else "all")
     if any(not _contiguous(seen) for _, seen in rows):
         return Sight("causal sparse" if causal else "sparse")
+    ahead = {max(seen) for query, seen in rows if seen and max(seen) > query}
+    if len(ahead) == 1 and all(seen == {*range(max(query, *ahead) + 1)} for query, seen in rows):
+        return Sight("all" if ahead == {length - 1} else PREFIX)
     left = _reach([(query, query - min(seen), query) for query, seen in rows if seen])
     right = _reach([(query, max(seen) - query, length - 1 - query) for query, seen in rows if seen])
     if left == "uneven" or (right == "uneven" and not causal):

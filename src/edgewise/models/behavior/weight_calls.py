@@ -217,6 +217,16 @@ class WeightCall:
         return args, kwargs
 
 
+def equation_of_tensordot(a: Tensor, b: Tensor, dims: Any = 2, **_: Any) -> str:
+    """As einsum would be told."""
+    one, other = (range(a.dim() - dims, a.dim()), range(dims)) if isinstance(dims, int) else dims
+    letters = [[chr(97 + axis) for axis in range(a.dim())], [chr(110 + axis) for axis in range(b.dim())]]
+    for axis, meets in zip(one, other, strict=True):
+        letters[1][meets] = letters[0][axis]
+    kept = [letter for pair in (letters, letters[::-1]) for letter in pair[0] if letter not in pair[1]]
+    return f"{''.join(letters[0])},{''.join(letters[1])}->{''.join(kept)}"
+
+
 def constant_factor(value: Any, output: Tensor) -> float | Tensor | None:
     """One number, or one number per feature of what is multiplied; None if it is anything else."""
     plain = not isinstance(value, Tensor) or value.numel() == 1
