@@ -88,7 +88,7 @@ def test_a_run_without_alarms_is_fine(folder: Path, capsys: Capture) -> None:
     assert "No alarm in 24 rows of Sequential." in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(("kind", "code"), [(AlarmKind.LOGIT_GROWTH, 1), (AlarmKind.NOT_A_NUMBER, 2)])
+@pytest.mark.parametrize(("kind", "code"), [(AlarmKind.VANISHING_GRADIENT, 1), (AlarmKind.NOT_A_NUMBER, 2)])
 def test_alarms_are_printed_and_coded(kind: AlarmKind, code: int, tmp_path: Path, capsys: Capture) -> None:
     path = with_alarm(tmp_path, kind)
     assert run(["alarms", str(path)]) == code
@@ -102,13 +102,13 @@ def test_alarms_are_printed_and_coded(kind: AlarmKind, code: int, tmp_path: Path
 
 def test_alarms_as_one_json_document(tmp_path: Path, capsys: Capture) -> None:
     """Symptom, cause, evidence, place by module name, advice, and the command that replays the step."""
-    path = with_alarm(tmp_path, AlarmKind.LOGIT_GROWTH)
+    path = with_alarm(tmp_path, AlarmKind.VANISHING_GRADIENT)
     assert run(["alarms", str(path), "--json"]) == 1
     document = json.loads(capsys.readouterr().out, parse_constant=pytest.fail)
     assert document["exit_code"] == 1 and document["rows"] == 2
     assert document["unseen"][0].startswith("Only 2 rows were stored")
     (alarm,) = document["alarms"]
-    assert alarm["symptom"] == "logit growth" and alarm["cause"] == "" and not alarm["failing"]
+    assert alarm["symptom"] == "vanishing gradient" and alarm["cause"] == "" and not alarm["failing"]
     assert alarm["what"] == "It grows." and alarm["ruled_out"] == ["the rate"] and alarm["could_be"]
     assert (alarm["place"], alarm["module"], alarm["head"]) == ("block.1", "1.layers.1", 3)
     assert alarm["advice"] == Alarm.from_json(alarm | {"alarm": alarm["kind"]}).try_next != ""
@@ -119,7 +119,7 @@ def test_alarms_as_one_json_document(tmp_path: Path, capsys: Capture) -> None:
 
 
 def test_an_alarm_that_was_cut_off_is_not_no_alarm(tmp_path: Path, capsys: Capture) -> None:
-    path = with_alarm(tmp_path, AlarmKind.LOGIT_GROWTH)
+    path = with_alarm(tmp_path, AlarmKind.VANISHING_GRADIENT)
     (events,) = path.glob("events-rank0-*.jsonl")
     text = events.read_text()
     events.write_text(text[: text.index('"alarm"') + 30])
@@ -135,7 +135,7 @@ def test_an_alarm_that_was_cut_off_is_not_no_alarm(tmp_path: Path, capsys: Captu
 
 def test_what_a_terminal_would_obey_is_shown_and_not_sent(tmp_path: Path, capsys: Capture) -> None:
     """Names and sentences come from files that anyone may have written: colours, links, bells, lines of their own."""
-    path = with_alarm(tmp_path, AlarmKind.LOGIT_GROWTH)
+    path = with_alarm(tmp_path, AlarmKind.VANISHING_GRADIENT)
     about = json.loads((path / "run.json").read_text()) | {"model": "Net\x1b[31m\x07\nNo alarm [bold]"}
     (path / "run.json").write_text(json.dumps(about))
     events = [json.loads(line) for line in (path / "events-rank0-000.jsonl").read_text().splitlines()]
@@ -202,9 +202,9 @@ def test_a_run_as_one_json_document(folder: Path, tmp_path: Path, capsys: Captur
     )
     assert document["row"]["block.1.entropy"] == frame["block.1.entropy"].iloc[-1]
     assert document["row"]["stream_change_of_edge"] is None  # not observed
-    path = with_alarm(tmp_path, AlarmKind.LOGIT_GROWTH)
+    path = with_alarm(tmp_path, AlarmKind.VANISHING_GRADIENT)
     assert run(["watch", str(path), "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["alarms"][0]["kind"] == "logit_growth"
+    assert json.loads(capsys.readouterr().out)["alarms"][0]["kind"] == "vanishing_gradient"
     assert run(["export", str(folder), "--to", str(tmp_path / "x.csv"), "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == {"path": str(tmp_path / "x.csv"), "rows": 24}
 
@@ -218,7 +218,7 @@ def test_alarms_that_are_not_known_are_not_none(tmp_path: Path, capsys: Capture)
 
 
 def test_damaged_rows_are_told(tmp_path: Path, capsys: Capture) -> None:
-    path = with_alarm(tmp_path, AlarmKind.LOGIT_GROWTH)
+    path = with_alarm(tmp_path, AlarmKind.VANISHING_GRADIENT)
     (rows,) = path.glob("rank0-*.rows")
     data = bytearray(rows.read_bytes())
     data[100] ^= 255

@@ -272,7 +272,8 @@ class _Reader:
                 refusals.append(refusal)
             except Exception as error:  # noqa: BLE001 - the model's own; the last one becomes the cause
                 check()
-                failures.append((feed.text, error))
+                if not feed.axis:  # else a guess of ours; the batch as it was given tells what is wrong
+                    failures.append((feed.text, error))
             else:
                 return self._analyzed(feed, graph)
         if refusals:
