@@ -1,8 +1,10 @@
-"""The sentences of a verdict on profiles made by hand: every number of a sentence is the one of the profile."""
+"""The sentences of a verdict have the numbers of its profile, and the dialect in code and docs only falls."""
 
 from __future__ import annotations
 
 import math
+import re
+from pathlib import Path
 
 import pytest
 
@@ -37,35 +39,35 @@ def test_shares(value: float, low: float, high: float, sentence: str) -> None:
 @pytest.mark.parametrize(
     "made, sentence",
     [
-        (profile(), "Tokens stay distinct: two that start at right angles are 50 % alike at the output."),
-        (profile(0.0, 0.03), "Tokens stay distinct: two that start at right angles still are at the output."),
+        (profile(), "Tokens stay distinct: the overlap (cosine) of two goes from 0.00 to 0.50."),
+        (profile(0.0, 0.03), "Tokens stay distinct: the overlap (cosine) of two goes from 0.00 to 0.03."),
         (
             profile(0.3, 0.0),
-            "Tokens stay distinct: two that start 30 % alike are at right angles at the output.",
+            "Tokens stay distinct: the overlap (cosine) of two goes from 0.30 to 0.00.",
         ),
         (profile(0.0, 1.0), "Tokens merge: all of them are identical at the output."),
         (
             profile(0.0, 0.99, halving=2.0),
-            "Tokens merge: two that start at right angles are 99.0 % alike at the "
-            "output, and half of what tells them apart is lost every 2.0 blocks.",
+            "Tokens merge: the overlap (cosine) of two goes from 0.00 to 0.99, "
+            "and half of what tells them apart is lost every 2.0 blocks.",
         ),
         (
             profile(0.9, 0.2, halving=-1.0),
-            "Tokens drift apart: two that start 90 % alike are 20 % alike at the output, "
+            "Tokens drift apart: the overlap (cosine) of two goes from 0.90 to 0.20, "
             "and a small difference between two of them doubles every block.",
         ),
         (
             profile(halving=4.1),
-            "Tokens stay distinct: two that start at right angles are 50 % alike at the output.",
+            "Tokens stay distinct: the overlap (cosine) of two goes from 0.00 to 0.50.",
         ),
         (
             profile(halving=0.5, depth=4),
-            "Tokens merge: two that start at right angles are 50 % alike at the output, "
+            "Tokens merge: the overlap (cosine) of two goes from 0.00 to 0.50, "
             "and half of what tells them apart is lost every 0.5 blocks.",
         ),
         (
             profile(halving=0.01, depth=2),
-            "Tokens merge: two that start at right angles are 50 % alike at the output, "
+            "Tokens merge: the overlap (cosine) of two goes from 0.00 to 0.50, "
             "and half of what tells them apart is lost every fraction of a block.",
         ),
     ],
@@ -87,8 +89,8 @@ def test_tokens(made: Profile, sentence: str) -> None:
         ((0.02, 0.1, 1.0), "Gradients fade towards the input: the first block gets 2 % of the last block's."),
         (
             (0.04, 0.02, 1.0),
-            "Gradients fade towards the input: the first block gets 4 % of the last block's, and block "
-            "1 only 2 %.",
+            "Gradients fade on the way to the input: block 1 gets 2 % of the last block's, the first "
+            "block 4 %.",
         ),
         (
             (14.2, 20.0, 1.0),
@@ -96,8 +98,8 @@ def test_tokens(made: Profile, sentence: str) -> None:
         ),
         (
             (14.2, 30.0, 1.0),
-            "Gradients grow towards the input: the first block gets 14 times the last block's, and "
-            "block 1 even 30 times.",
+            "Gradients grow on the way to the input: block 1 gets 30 times the last block's, the first "
+            "block 14 times.",
         ),
         (
             (0.0001, 0.1, 1.0),
@@ -117,11 +119,11 @@ def test_gradients(gradient: tuple[float, ...], sentence: str) -> None:
 @pytest.mark.parametrize(
     "keys, visible, sentence",
     [
-        (40.4, 64.0, "Attention looks at about 40 of 64 tokens."),
-        (0.3, 64.0, "Attention is sharp: it looks at about 1 of 64 tokens."),
-        (16.0, 32.0, "Attention looks at about 50 % of the tokens it may see."),
-        (40.0, 32.0, "Attention looks at about 100 % of the tokens it may see."),
-        (3.0, None, "Attention looks at about 3 tokens at a time."),
+        (40.4, 64.0, "Each token attends to about 40 of 64 tokens."),
+        (0.3, 64.0, "Attention is sharp: each token attends to about 1 of 64 tokens."),
+        (16.0, 32.0, "Each token attends to about 50 % of the tokens it may see."),
+        (40.0, 32.0, "Each token attends to about 100 % of the tokens it may see."),
+        (3.0, None, "Each token attends to about 3 tokens."),
     ],
 )
 def test_attention(keys: float, visible: float | None, sentence: str) -> None:
@@ -191,3 +193,58 @@ def test_two_values_of_a_head_can_be_rotated_and_one_cannot() -> None:
 )
 def test_sizes_have_three_digits_or_a_bound(gradient: float, text: str) -> None:
     assert wording.size(gradient) == text
+
+
+ROOT = Path(__file__).parents[1]
+PATTERNS = {  # write: if, raises, "is not a", the passive, fix, again, default, compared with, continues, inspect
+    "where for if": r"\bwhere (it|there|nothing|none|no|the|that|they|one)\b",
+    "refuse": r"\brefus(e|es|ed|al|als|ing)\b",
+    "is no": r"\b(is|are) no [a-z]",
+    "nobody": r"\b(no|any|every)body\b",
+    "mend": r"\bmend(s|ed|ing)?\b",
+    "anew": r"\banew\b",
+    "asked again": r"\b(asked again|measured again|carried over)\b",
+    "as it comes": r"\bas (it|they) comes?\b",
+    "in words": r"\bin words\b",
+    "held against": r"\bheld against\b",
+    "goes on": r"\bgo(es)? on\b",
+    "look at": r"\blook(s|ed)? at\b",
+    "leaves the numbers": r"\bleaves? the (range of )?numbers\b",
+    "whatever": r"\bwhatever\b",
+    "of its own": r"\bof (its|our|their) own\b",
+    "British spelling": r"\b(normalis|initialis|recognis|materialis|memoris|summaris|vectoris|behaviour|colour)\w*\b",
+}
+SAID = {  # pattern: the most in src, and in docs and the pages of the root; a limit only falls
+    "where for if": (156, 20),
+    "refuse": (40, 0),
+    "is no": (40, 9),
+    "nobody": (2, 0),
+    "mend": (0, 0),
+    "anew": (0, 0),
+    "asked again": (0, 0),
+    "as it comes": (0, 0),
+    "in words": (8, 0),
+    "held against": (0, 0),
+    "goes on": (0, 0),
+    "look at": (3, 1),
+    "leaves the numbers": (13, 0),
+    "whatever": (60, 11),
+    "of its own": (88, 12),
+    "British spelling": (114, 1),
+}
+
+
+@pytest.mark.parametrize("pattern", PATTERNS)
+def test_the_dialect_only_falls(pattern: str) -> None:
+    """A pattern that is gone from a text is taken off its limit, so that it cannot come back."""
+    code = list((ROOT / "src/edgewise").rglob("*.py"))
+    pages = [*(ROOT / "docs").rglob("*.md"), *ROOT.glob("*.md")]
+    counts = tuple(
+        len(re.findall(PATTERNS[pattern], "\n".join(path.read_text() for path in paths), re.IGNORECASE))
+        for paths in (code, pages)
+    )
+    said = SAID[pattern]
+    assert all(count <= limit for count, limit in zip(counts, said, strict=True)), (
+        f"{pattern!r} is in src {counts[0]} times (at most {said[0]}) and in docs {counts[1]} times (at most "
+        f"{said[1]}); write it as PyTorch would"
+    )

@@ -16,7 +16,7 @@ QUIET_SECONDS = 2.0
 
 
 class ProgressBar:
-    """Names the current step and counts seconds; fills where the step knows how much of it is done.
+    """Names the current step and counts seconds; fills if the step knows how much of it is done.
 
     quiet_seconds  how long nothing is shown, because most waits are short; with 0 the bar is there at once
     visible        True or False decides; None shows the bar where standard error is a terminal

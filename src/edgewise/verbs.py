@@ -44,7 +44,7 @@ def predict(
     start_overlap  mean cosine of two input tokens when there is no `start`
     readout        "token" for a loss per token, "pooled" for one of the mean over tokens, "class" for one of a single
                    token; default: as the model reads its own output, and without a model "token", which is noted
-    progress       called with the fraction done where the dense recursion is needed, which may take a while
+    progress       called with the fraction done if the dense recursion is needed, which may take a while
     closure        "exact" softmax moments; "large_n" or "random_energy", published approximations, for comparison;
                    "frozen", without the gradient through the softmax
     knobs          knobs of the description that are changed, as in the shell: depth, tokens, norm, ...
@@ -111,12 +111,12 @@ def _undescribed(source: Any, batch: Any, measured: Trace, allowed: bool) -> Tra
     """Return the measured trace of a model without a description; raises if the theory itself was requested."""
     try:
         describe(source, batch)
-    except BadInput as refusal:
+    except BadInput as error:
         if not allowed:
             raise
         from edgewise.models.behavior.to_architecture import not_covered
 
-        return measured.with_provenance(departure=not_covered(str(refusal)))
+        return measured.with_provenance(departure=not_covered(str(error)))
     raise BadInput(
         "this model was measured without a description. Give a batch to edgewise.measure, and judge that."
     )

@@ -314,7 +314,7 @@ def test_an_interrupt_leaves_a_state_to_go_on_from(tmp_path: Path) -> None:
     assert output == b""
     stored = len(Work.of(load_recipe(path)).contents().done)
     assert stored > 4
-    assert f"{stored} of 4000 cases are stored; the same command goes on from there." in errors.decode()
+    assert f"{stored} of 4000 cases are stored; the same command continues from there." in errors.decode()
     assert b"Traceback" not in errors
 
 

@@ -118,7 +118,7 @@ def test_shares_are_never_nothing_or_all(value: float, low: float, high: float, 
         ((0.02, 0.4, 1.0), "fade towards the input: the first block gets 2 % of the last block's."),
         (
             (1.49, 0.17, 1.0),
-            "fade somewhat towards the input: the first block gets 149 % of the last block's, and block 1 only 17 %.",
+            "fade somewhat on the way to the input: block 1 gets 17 % of the last block's, the first block 149 %.",
         ),
         ((14.2, 3.0, 1.0), "grow towards the input: the first block gets 14 times the last block's."),
         (

@@ -192,7 +192,7 @@ def test_collapse_is_named_when_it_lasts() -> None:
 def test_what_is_not_a_number_is_said_at_once() -> None:
     alarms = run({"loss": lambda step: math.nan if step >= 5 else 1.0}, steps=8)
     assert kinds(alarms) == ["not_a_number"] and alarms[0].step == 5
-    assert "finite in all blocks: look at the head, the labels and how the loss is computed" in alarms[0].what
+    assert "finite in all blocks: check the head, the labels and how the loss is computed" in alarms[0].what
 
 
 def test_a_block_that_is_skipped_is_not_one_whose_numbers_have_ended() -> None:

@@ -125,7 +125,7 @@ def test_a_folder_that_holds_an_earlier_run_is_named(tmp_path: Path) -> None:
     for about in ({"first_step": 0}, {"first_step": 0}, {"first_step": 7}):
         folder_at(tmp_path / "run", about=ABOUT | about, complain=said.append).close()
     assert len(said) == 1
-    assert "holds an earlier run, whose rows these replace. To go on with it, give first_step=" in said[0]
+    assert "holds an earlier run, whose rows these replace. To continue with it, give first_step=" in said[0]
 
 
 def test_two_runs_in_one_folder_are_refused_by_name(tmp_path: Path) -> None:

@@ -43,5 +43,5 @@ def test_every_number_is_where_it_belongs(tmp_path: Path) -> None:
 def test_without_a_rate_and_without_tokens() -> None:
     sheet = view.learning_rates(answer(best=None, apart=None))
     assert sheet.title == "No rate that was tried learned"
-    assert sheet.panels[2].note == "tokens were not looked at" and sheet.panels[2].curves == ()
+    assert sheet.panels[2].note == "tokens were not inspected" and sheet.panels[2].curves == ()
     sheet.draw()

@@ -110,5 +110,5 @@ def test_what_a_class_leaves_unset_is_refused_by_name(left: str | None) -> None:
     if left is None:
         Phantom._refuse_unset(phantom, "block", part, recurse=True)  # type: ignore[arg-type]
         return
-    with pytest.raises(BadInput, match=rf"Linear does not initialise block\.{left} itself"):
+    with pytest.raises(BadInput, match=rf"Linear does not initialize block\.{left} itself"):
         Phantom._refuse_unset(phantom, "block", part, recurse=True)  # type: ignore[arg-type]

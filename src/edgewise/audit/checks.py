@@ -419,7 +419,7 @@ def tied_weights(where: ModelMap, sites: ModelSites | None) -> Iterator[AuditFin
 
 
 def _untied(model: nn.Module, names: tuple[str, ...]) -> str:
-    """Its own copy for the last name: of the parameter, or of the module where the whole module is shared."""
+    """Its own copy for the last name: of the parameter, or of the module if the whole module is shared."""
     (first, _, _), (owner, _, last) = names[0].rpartition("."), names[-1].rpartition(".")
     if first != owner and model.get_submodule(first) is model.get_submodule(owner):
         return f"model.set_submodule({owner!r}, __import__('copy').deepcopy(model.get_submodule({first!r})))"

@@ -87,7 +87,7 @@ class AuditFinding:
 
 
 def redraw(matrices: Sequence[Projection], standard_deviation: float) -> str:
-    """The line that draws the rows of these matrices anew; all are stored in the same way."""
+    """The line that redraws the rows of these matrices; all are stored in the same way."""
     names = tuple(name for matrix in matrices for name in matrix.parameters)
     where = f"model.get_parameter(name){_rows(matrices[0])}"
     if matrices[0].index is not None:

@@ -41,7 +41,7 @@ def audit_initialization(
     model          a torch.nn.Module with a stack of transformer blocks
     batch          what the model accepts, if names do not tell its matrices apart; default: made from its signature
     family_recipe  compare with how the model's family publishes to draw its weights
-    truncated_at   the number of standard deviations at which the weights should be cut, where no config says so
+    truncated_at   the number of standard deviations at which the weights should be cut, if no config says so
 
     If the roles of the matrices are not known, matrices of the same name in different layers are compared, and a note
     says which checks were left out.
@@ -61,7 +61,7 @@ def audit_initialization(
         sites: ModelSites | None = (found := where.sites(batch))
         summaries = summarise(where.model, found)
         findings = list(_with_roles(where, found, summaries, family_recipe))
-    except BadInput as refusal:
+    except BadInput as error:
         sites, summaries = None, by_names(where.model)
         unchecked = (
             "matrices whose role is known; the residual scaling, the family's recipe and the embeddings were not "
@@ -70,7 +70,7 @@ def audit_initialization(
         advice = "give batch=, the arguments of a forward pass, if none was given"
         findings = [
             AuditFinding(
-                AuditKind.ROLES_UNKNOWN, AuditSeverity.NOTE, (), str(refusal).rstrip("."), unchecked, advice
+                AuditKind.ROLES_UNKNOWN, AuditSeverity.NOTE, (), str(error).rstrip("."), unchecked, advice
             )
         ]
     if not summaries:
@@ -85,7 +85,7 @@ def audit_initialization(
 def _with_roles(
     where: ModelMap, sites: ModelSites, summaries: list[MatrixSummary], family_recipe: bool
 ) -> Iterator[AuditFinding]:
-    """What needs to know which matrix is which."""
+    """Return what needs to know which matrix is which."""
     architecture = where.family() if family_recipe and where.config else None
     recipe = None if architecture is None else recipe_of(where.config, architecture, sites)
     first = sites.stacks[0]

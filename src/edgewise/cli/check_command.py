@@ -28,7 +28,7 @@ EPILOG = (
 
 @click.command(epilog=EPILOG, context_settings={"ignore_unknown_options": False})
 @click.argument("source", nargs=-1, required=True, metavar="SOURCE | -- python train.py ...")
-@click.option("--only", type=click.Choice(["tensors"]), help="Look at the tensors only; no pass is made.")
+@click.option("--only", type=click.Choice(["tensors"]), help="Check the tensors only; no pass is made.")
 @click.option(
     "--steps", type=int, default=2, show_default=True, metavar="N", help="Real steps, which are undone."
 )

@@ -65,8 +65,8 @@ def ending(error: BaseException) -> tuple[int, str]:
         return BAD_INPUT, _ended(error)
     if place := line_of(error):
         return BAD_INPUT, f"your code raised {_words(error)} ({place}){_hint()}"
-    if refusal := _of_the_system(error):
-        return BAD_INPUT, refusal
+    if message := _of_the_system(error):
+        return BAD_INPUT, message
     return INTERNAL_ERROR, f"internal error, {_words(error)}{_hint()}"
 
 
@@ -80,11 +80,11 @@ def _ended(error: SystemExit) -> str:
 
 
 def _of_the_system(error: BaseException) -> str | None:
-    """Return what the machine refuses: files, memory, depth of the stack, size of a number."""
+    """Return what the machine lacks or denies: files, memory, depth of the stack, size of a number."""
     if isinstance(error, OSError):
         file = f" {str(error.filename)!r}" if error.filename is not None else ""
         return (
-            f"the system refused{file}: {error.strerror or error}. Name a place that can be read and written."
+            f"the system reports{file}: {error.strerror or error}. Name a place that can be read and written."
         )
     if isinstance(error, RecursionError):
         return "the input is nested too deeply, or contains itself. Give plain values."
@@ -157,7 +157,7 @@ class OutputLost(Exception):
 
 
 class CheckedOutput:
-    """A text stream that raises OutputLost where it cannot be written."""
+    """A text stream that raises OutputLost if it cannot be written."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 EPILOG = (
     f"SOURCE is {ACCEPTED}. The model itself is not changed: the plan is written into a copy, which is measured. Exit "
     "codes: those of the outcome after the plan (0 fine, 1 risky or undecided, 2 will not train); with --prove 0 when "
-    "the plan helps, 1 when no difference is shown, 2 when it hurts; 64 bad input, also where there is nothing to fix."
+    "the plan helps, 1 when no difference is shown, 2 when it hurts; 64 bad input, also if there is nothing to fix."
 )
 
 
@@ -192,7 +192,7 @@ def cure_of(
 
 
 def factory_of(target: Measurable) -> Callable[[], nn.Module]:
-    """Return a model on every call: drawn again from torch's stream, or a copy where the weights are given."""
+    """Return a model on every call: drawn again from torch's stream, or a copy if the weights are given."""
     if target.factory is not None:
         return target.factory
     module = target.module
@@ -211,7 +211,7 @@ def nothing_to_fix(name: str, plan: Plan, now: Verdict | None) -> str:
     if plan.findings and plan.before is not None:  # the start is not the reason: where else to look
         return (
             f"there is nothing to fix in the weights of {name}.{outcome} {capitalised(totals_in_words(plan.before))} "
-            "If it does not train, look at the learning rate (edgewise rate), the data and the precision."
+            "If it does not train, check the learning rate (edgewise rate), the data and the precision."
         )
     return f"there is nothing to fix in the weights of {name}.{outcome} {plan.diagnosis}".strip()
 

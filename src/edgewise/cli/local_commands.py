@@ -181,7 +181,7 @@ def answer_shell(group: click.Group, instruction: str) -> int:
 def explore(folder: Path | None, port: int, host: str, share: bool, open_page: bool) -> int:
     """Open a local page: put a model on the map, move it to where it trains, take the code home.
 
-    FOLDER holds runs and planes to look at; nothing else is read. Nothing leaves this machine, and nothing is loaded
+    FOLDER holds runs and planes to show; nothing else is read. Nothing leaves this machine, and nothing is loaded
     from elsewhere.
     """
     try:

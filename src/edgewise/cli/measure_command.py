@@ -229,8 +229,8 @@ def audit_of(model: nn.Module, family_recipe: bool) -> Audit:
     try:
         with random_streams():
             return audit_initialization(model, family_recipe=family_recipe)
-    except BadInput as refusal:
-        return NotAudited(f"not possible, {refusal}")
+    except BadInput as error:
+        return NotAudited(f"not possible, {error}")
 
 
 def judged(trace: Trace, audit: Audit) -> Verdict:
@@ -241,7 +241,7 @@ def judged(trace: Trace, audit: Audit) -> Verdict:
 
 
 def text_batch(path: Path, source: str, target: Measurable, tokens: int | None) -> Batch:
-    """Return the beginning of a text as one sequence: by the checkpoint's own tokenizer, by bytes where there is
+    """Return the beginning of a text as one sequence: by the checkpoint's own tokenizer, by bytes if there is
     none.
     """
     import torch
@@ -278,7 +278,7 @@ def _tokenized(folder: str, text: str) -> list[int]:
 
 
 def _without_memory(target: Measurable) -> nn.Module:
-    """Return the model to look at what it accepts, on the meta device where it can be built there."""
+    """Return the model that shows what it accepts, on the meta device where it can be built there."""
     import torch
 
     from edgewise.models.state import random_streams

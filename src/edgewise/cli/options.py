@@ -182,7 +182,7 @@ def parse_settings(texts: Iterable[str]) -> Document:
 def parse_value(text: str) -> Any:
     """Return a number, true, false, null, a list of these, or a word: JSON first, then YAML.
 
-    YAML alone reads 1e-3 as a word, JSON alone refuses words, .5 and yes.
+    YAML alone reads 1e-3 as a word, JSON alone rejects words, .5 and yes.
     """
     name = f"the value {text if len(text) < 60 else text[:57] + '...'!r}"
     for read in (json.loads, float):

@@ -36,7 +36,7 @@ EPILOG = (
     "SOURCE is file.py:function, a function that returns a model, or any other source of `edgewise measure` that has a "
     "loss of its own. --batch names a list, a loader, or a function of nothing or of a seed; --loss a function of "
     "(model, batch); --optimizer may name a function of the model. Exit codes: 0 a rate was found, 1 these steps do "
-    "not decide (no rate is named where none leaves the loss of guessing), 2 no rate learns, 64 bad input, 130 "
+    "not decide (no rate is named if none leaves the loss of guessing), 2 no rate learns, 64 bad input, 130 "
     "interrupted."
 )
 

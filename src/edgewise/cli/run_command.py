@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from edgewise.study.engine import Results, Work
     from edgewise.study.recipe import Claim
 
-_SHOWN = 3  # failures told in words; all of them are in the store and in --json
+_SHOWN = 3  # failures that are printed; all of them are in the store and in --json
 EPILOG = (
     "FILE is a recipe: a Python file with cases, measure, claim and draw (docs/run.md), or one that comes with "
     "edgewise, as --list shows them. Results are kept below "
@@ -133,7 +133,7 @@ def _measure(plan: Work, workers: int | None, scheduler: str | None, limit: int 
     except KeyboardInterrupt:
         stored = len(plan.contents().done)
         click.echo(
-            f"\n{stored} of {len(plan.cases)} cases are stored; the same command goes on from there.",
+            f"\n{stored} of {len(plan.cases)} cases are stored; the same command continues from there.",
             err=True,
         )
         raise
@@ -233,7 +233,7 @@ def warn_earlier(plan: Work, outcome: Results) -> None:
 
 
 def shown(path: Path) -> str:
-    """Return relative where that is shorter."""
+    """Return relative if that is shorter."""
     return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)
 
 
@@ -279,7 +279,7 @@ def _recipes(folders: Sequence[str] | None) -> list[Path]:
 
 
 def _row(path: Path, into: str) -> Document:
-    """Read and not run: a folder of recipes may be anybody's."""
+    """Read and not run: a folder of recipes may come from a stranger."""
     from edgewise.study.engine import records_of
     from edgewise.study.recipe import read_heading
     from edgewise.study.results_file import recorded_summary

@@ -44,7 +44,7 @@ NOT_SEEN = "Not everything was seen:"
 
 @click.command()
 @click.argument("run", type=click.Path())
-@click.option("--once", is_flag=True, help="Print the table once and end, also while the run goes on.")
+@click.option("--once", is_flag=True, help="Print the table once and end, also while the run continues.")
 @click.option(
     "--every", type=click.FloatRange(0.1), default=2.0, show_default=True, help="Seconds between two looks."
 )
@@ -53,7 +53,7 @@ NOT_SEEN = "Not everything was seen:"
 def watch(run: str, once: bool, every: float, rank: int, as_json: bool) -> int:
     """Show what was not seen of a watched run, its last row, block by block, and its alarms, while it grows.
 
-    Exit code 3 where no alarm is known and too little was seen to say that there was none, else 0.
+    Exit code 3 if no alarm is known and too little was seen to say that there was none, else 0.
     """
     from rich.console import Console
     from rich.live import Live
@@ -163,7 +163,7 @@ def _headline(folder: Run, rows: RunRows, last: dict[str, float], events: list[D
 
 
 def _state(events: list[Document], rows: RunRows) -> str:
-    """Whether a run without an end continues: one that was killed could not say so."""
+    """Return whether a run without an end continues: one that was killed could not say so."""
     from edgewise.monitor.read_run import SILENT, ended
 
     if ended(events):
@@ -241,7 +241,7 @@ def alarms(run: str, as_json: bool, rank: int, again: bool) -> int:
 
 
 def _dossier(event: Document) -> Document:
-    """Where the step of an alarm was written down, and the command that repeats it; None without one."""
+    """Return where the step of an alarm was written down, and the command that repeats it; None without one."""
     path = event.get("dossier")
     command = None if path is None else f"edgewise replay {shlex.quote(str(path))} FILE.PY:FUNCTION"
     return {"dossier": path, "replay": command}
@@ -254,14 +254,14 @@ def _dossier(event: Document) -> Document:
 def replay(dossier: str, source: str, as_json: bool) -> int:
     """Repeat the step of an alarm as run, in float32, with another attention, and on the batch before.
 
-    The function returns the model, or (model, criterion) where the model does not return its loss.
+    The function returns the model, or (model, criterion) if the model does not return its loss.
     """
     from edgewise.errors import BadInput
     from edgewise.models.source import read_source
     from edgewise.monitor.replay import replay as replay_step
     from edgewise.monitor.storage import about_alarm
 
-    about_alarm(Path(dossier))  # what is no dossier is said before anybody's code is run
+    about_alarm(Path(dossier))  # raise for what is not a dossier before user code runs
     with prints_aside():
         factory = read_source(source).factory
         if factory is None:

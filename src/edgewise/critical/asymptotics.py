@@ -56,7 +56,7 @@ class BlockMap:
         return state.norm, state.separation
 
     def tabulated_norms(self, separation: Array, largest: float) -> Array:
-        """Return the largest norm at which the logits of a separation stay within the moment table; 0 where none does.
+        """Return the largest norm at which the logits of a separation stay within the moment table; 0 if none does.
 
         Beyond it every state costs a quadrature, and attention is condensed on few keys anyway.
         """
@@ -83,7 +83,7 @@ class Asymptotics:
 
     gradient: log of the top eigenvalue of the two-mode gradient matrix at the stable fixed point, raw and relative to
     the stream alike; `modes` has both.
-    power_law: zeta with 1 - c ~ depth^zeta where the norm has no fixed point (both exponents are then 0).
+    power_law: zeta with 1 - c ~ depth^zeta if the norm has no fixed point (both exponents are then 0).
     """
 
     angle: float | None
@@ -127,7 +127,7 @@ def _notes(architecture: Architecture) -> tuple[str, ...]:
 
 
 def collapsed_norms(block: BlockMap) -> list[float]:
-    """Norms q* with q' = q at overlap 1, smallest first; none where the stream grows without bound (pre-norm)."""
+    """Norms q* with q' = q at overlap 1, smallest first; none if the stream grows without bound (pre-norm)."""
 
     def displacement(logs: Array) -> Array:
         after, _ = block(np.exp(logs), _collapsed(block, np.exp(logs)))
@@ -143,7 +143,7 @@ def collapsed_norms(block: BlockMap) -> list[float]:
 
 
 def _collapsed(block: BlockMap, norm: Array) -> Array:
-    """Return a separation at which even an unnormalised stream has flat attention, v = sA^2 q^2 (1 - c) << 1."""
+    """Return a separation at which even an unnormalized stream has flat attention, v = sA^2 q^2 (1 - c) << 1."""
     sharpest = max(
         (float(np.max(np.abs(layer.score_gain))) for layer in attentions(block.block)), default=1.0
     )

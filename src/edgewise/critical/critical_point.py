@@ -115,7 +115,7 @@ def _at_infinite_depth(perceptron: Perceptron) -> tuple[float, float]:
 
 
 def _decay(perceptron: Perceptron) -> str:
-    """How differences fall where no exponential decides."""
+    """Return how differences fall where no exponential decides."""
     length = summary(perceptron).length_fixed_point
     if not 0 < length < math.inf:
         return "differences change by a power of depth"
@@ -204,7 +204,7 @@ def _one(exponents: Both, start: Mapping[str, float]) -> dict[str, float]:
 
 
 def _two(exponents: Both, start: Mapping[str, float], free: tuple[str, ...]) -> dict[str, float]:
-    """Follow the line of zero angle exponent (inner knob) to where the gradient exponent vanishes (outer knob)."""
+    """Follow the line of zero angle exponent (inner knob) to the zero of the gradient exponent (outer knob)."""
     outer, inner = free
     values = start[outer] * FACTORS[FACTORS <= 4]
     guess = np.full(len(values), start[inner])
@@ -241,7 +241,7 @@ def _close(exponents: Both, free: tuple[str, ...], bracket: Array, guess: float)
 
 
 def _note(architecture: Architecture, reached: bool) -> str:
-    """Why the two exponents cannot vanish together while attention is on."""
+    """Return why the two exponents cannot vanish together while attention is on."""
     if reached and np.max(np.abs(architecture.attention_branch)) > 0.05:
         return ""
     attention = next(attentions(architecture.blocks[-1]), None)

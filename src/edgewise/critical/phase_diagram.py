@@ -65,7 +65,7 @@ WITHOUT_POSITIONS = (
 class PhaseDiagram:
     """Arrays are (y, x). phase: -1 ordered, 0 undecided, 1 chaotic.
 
-    share, outcome: the probability of training and its band, 0 trains, 1 risky, 2 will not train; None where they were
+    share, outcome: the probability of training and its band, 0 trains, 1 risky, 2 will not train; None if they were
     not asked for (`edgewise.judgement.grid` works them out).
     boundaries["angle"]: nearly identical tokens neither merge nor separate; boundaries["gradient"]: the gradient of a
     readout they share neither grows nor dies. Both over the network's own depth [Cowsik 2024].

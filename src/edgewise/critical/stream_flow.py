@@ -143,7 +143,7 @@ def orbits(
             leaves = ~lost & ~((after.norm > 1 / LARGEST) & (after.norm < LARGEST))
             end = np.where(leaves, np.where(after.norm < 1, 0.0, np.inf), end)
             lost = lost | leaves
-            # States that are lost go on from where they were; they are not looked at again.
+            # States that are lost continue from where they were; they are not inspected again.
             state = SimplexState(*(np.where(lost, now, then) for now, then in zip(state, after, strict=True)))
         points.append(_point(state, lost, end))
     return list(np.stack(points, axis=1))

@@ -284,7 +284,7 @@ class ShareMap:
 def share_map(
     architecture: Architecture, axes: Mapping[str, tuple[float, float]], points: int, readout: str = "token"
 ) -> ShareMap:
-    """Return the map of two knobs from low to high, `points` on each axis; fewer where the network is deep."""
+    """Return the map of two knobs from low to high, `points` on each axis; fewer if the network is deep."""
     points = affordable(points, architecture.depth)
     diagram = judged_diagram(architecture, {k: (*span, points) for k, span in axes.items()}, readout)
     assert diagram.share is not None

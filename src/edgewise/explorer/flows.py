@@ -21,7 +21,7 @@ from edgewise.critical.stream_flow import displacement, orbits
 from edgewise.errors import BadInput
 from edgewise.explorer.answers import as_bytes, description, rounded, screen_parts
 from edgewise.explorer.requests import NetworkSource, PageRequest, read, span_of
-from edgewise.explorer.responses import REFUSED, by_thread, in_turn, json_reply
+from edgewise.explorer.responses import ERRORS, by_thread, in_turn, json_reply
 from edgewise.files import Document
 from edgewise.nouns.architecture import Architecture, transformer
 from edgewise.nouns.verdict import FixedPoint, per_cent
@@ -70,7 +70,7 @@ class FlowRequest(PageRequest):
     verdict: bool = False
 
 
-@router.post("/flow", responses=REFUSED)
+@router.post("/flow", responses=ERRORS)
 async def flow(wanted: FlowRequest) -> Response:
     """Return the flow of size and likeness under one block: arrows, paths, fixed points, sliders, and what it means."""
     return await by_thread(flow_answer, wanted)
@@ -213,7 +213,7 @@ def _without_rest(path: Array) -> tuple[str, str]:
 
 
 def _end(path: Array) -> str:
-    """Where the network's own path ends."""
+    """Return where the network's own path ends."""
     blocks = len(path) - 1
     if np.isnan(path[-1, 0]):
         return "Attention comes to rest on a single token on the way; the path ends there."
@@ -277,7 +277,7 @@ class SimplexRequest(PageRequest):
         return [float(value) for value in inside / inside.sum()]
 
 
-@router.post("/simplex", responses=REFUSED)
+@router.post("/simplex", responses=ERRORS)
 async def simplex(wanted: SimplexRequest) -> Response:
     """Return three ways to the target: paths on the triangle, condition numbers and losses along them."""
     return await by_thread(simplex_answer, wanted)

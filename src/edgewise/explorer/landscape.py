@@ -16,7 +16,7 @@ from starlette.requests import Request as HttpRequest
 from edgewise.errors import BadInput, MissingArray
 from edgewise.explorer.answers import as_bytes, rounded
 from edgewise.explorer.requests import PageRequest
-from edgewise.explorer.responses import REFUSED, json_reply, pieces, waited
+from edgewise.explorer.responses import ERRORS, json_reply, pieces, waited
 from edgewise.files import Document
 from edgewise.present import wording
 from edgewise.present.html import prose
@@ -60,7 +60,7 @@ async def landscapes(request: HttpRequest) -> Response:
     return await _by_worker(request, [])
 
 
-@router.post("/landscape", responses=REFUSED)
+@router.post("/landscape", responses=ERRORS)
 async def landscape(wanted: LandscapeRequest, request: HttpRequest) -> Response:
     """Return one or two planes with their figures, and heights on one scale."""
     return await _by_worker(request, wanted.planes)
@@ -111,7 +111,7 @@ def files(folder: Path | None) -> list[str]:
 
 
 def _note(folder: Path, name: str) -> str | None:
-    """Return what a plane is of; the reason where it is one that cannot be drawn; None if it is something else."""
+    """Return what a plane is of; the reason if it is one that cannot be drawn; None if it is something else."""
     try:
         plane = _read(folder, name)
     except BadInput as error:
@@ -225,7 +225,7 @@ def reading(planes: dict[str, Plane]) -> dict[str, str]:
 
 
 def _larger(first: float, second: float) -> tuple[int, float]:
-    """Which of two is larger, and how many times."""
+    """Return which of two is larger, and how many times."""
     one, other = max(first, 1e-12), max(second, 1e-12)
     return (0, one / other) if one >= other else (1, other / one)
 

@@ -16,7 +16,7 @@ from pydantic import Field
 
 from edgewise.errors import BadInput
 from edgewise.explorer.answers import as_bytes
-from edgewise.explorer.responses import REFUSED, in_turn, json_reply
+from edgewise.explorer.responses import ERRORS, in_turn, json_reply
 from edgewise.files import Document, read_text, read_yaml
 from edgewise.present.html import prose
 from edgewise.study.recipe import FOLDERS, home
@@ -43,9 +43,9 @@ def papers() -> Response:
     return json_reply(in_turn(_papers))
 
 
-@router.get("/papers/figure", responses=REFUSED | NOT_FOUND, response_class=Response)
+@router.get("/papers/figure", responses=ERRORS | NOT_FOUND, response_class=Response)
 def figure(recipe: Annotated[str, Field(max_length=200), Query()]) -> Response:
-    """Return the recorded figure of a recipe, where the checkout has it."""
+    """Return the recorded figure of a recipe, if the checkout has it."""
     path = figures().get(recipe)
     if path is None or path.stat().st_size > LARGEST_FIGURE:
         raise HTTPException(404, "there is no such figure here.")
@@ -137,7 +137,7 @@ def statement(claim: Document) -> Document:
 
 
 def source_rows(home: Path | None, sources: Sequence[Document]) -> list[Document]:
-    """Return one entry for each row, in the order of the file; empty if there is no such file."""
+    """Return one entry for each row, in the order of the file; empty without the file."""
     if home is None or not (home / FILE).is_file():
         return []
     # By the name of a row: which recipes answer it, and how many of their statements had which outcome.

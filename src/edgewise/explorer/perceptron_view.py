@@ -14,7 +14,7 @@ from starlette.requests import Request as HttpRequest
 from edgewise.arrays import Array
 from edgewise.explorer.answers import rounded
 from edgewise.explorer.requests import PageRequest
-from edgewise.explorer.responses import REFUSED, by_thread, by_worker, pieces
+from edgewise.explorer.responses import ERRORS, by_thread, by_worker, pieces
 from edgewise.files import Document
 from edgewise.nouns.architecture import Perceptron
 from edgewise.nouns.knobs import ACTIVATIONS
@@ -66,19 +66,19 @@ class PlaneRequest(PageRequest):
     activation: Literal[ACTIVATIONS] = "tanh"  # type: ignore[valid-type]
 
 
-@router.post("/perceptron", responses=REFUSED)
+@router.post("/perceptron", responses=ERRORS)
 async def perceptron(wanted: PerceptronRequest) -> Response:
     """Return both maps with a pair of inputs followed through them, the limits, and what they mean."""
     return await by_thread(maps_answer, wanted)
 
 
-@router.post("/perceptron/plane", responses=REFUSED)
+@router.post("/perceptron/plane", responses=ERRORS)
 async def perceptron_plane(wanted: PlaneRequest) -> Response:
     """Return the growth of small differences over weight and bias variance, and the line on which there is none."""
     return await by_thread(plane_answer, wanted)
 
 
-@router.post("/perceptron/circle", responses=REFUSED)
+@router.post("/perceptron/circle", responses=ERRORS)
 async def perceptron_circle(wanted: PerceptronRequest, request: HttpRequest) -> Response:
     """Return a circle of inputs after every layer of one random network, and how long theory says that it is."""
     return await by_worker(pieces, request, circle_answer, wanted)
@@ -150,7 +150,7 @@ def correlation_points(limits: PerceptronTheory) -> list[Document]:
 
 
 def reading(limits: PerceptronTheory, wanted: PerceptronRequest) -> Document:
-    """Return the phase in words, how far a signal reaches, and where the edge is."""
+    """Return the phase as text, how far a signal reaches, and where the edge is."""
     title, first = _phase(limits)
     edge = limits.boundary_weight_variance
     away = math.isfinite(edge) and limits.phase != "critical"
@@ -214,7 +214,7 @@ def plane_answer(wanted: PlaneRequest) -> Document:
         "y": {"high": MOST_BIAS, "count": PLANE[1]},
         "rate": rounded(np.clip(np.nan_to_num(rates, neginf=-9, posinf=9), -9, 9).ravel()),
         "edge": [[float(f"{a:.4g}"), float(f"{b:.4g}")] for a, b in inside],
-        "words": {"left": "order: inputs merge", "right": "chaos: neighbours part", "edge": "edge of chaos"},
+        "words": {"left": "order: inputs merge", "right": "chaos: neighbors part", "edge": "edge of chaos"},
     }
 
 

@@ -47,7 +47,7 @@ class SharesRequest(PageRequest):
 
 
 class MapResolution(NamedTuple):
-    """One look at the plane: how many points on an axis, over how many tokens."""
+    """A view of the plane: how many points on an axis, over how many tokens."""
 
     points: int
     tokens: int
@@ -147,8 +147,8 @@ async def events(wanted: AxesRequest, plain: Document, request: HttpRequest) -> 
                     return
             before += look.points**2
             yield _event({"done": before / total, "map": map_answer(wanted, look, values, plain)})
-    except BadInput as refusal:
-        yield _event({"error": str(refusal)})
+    except BadInput as error:
+        yield _event({"error": str(error)})
     except HTTPException as reason:
         if reason.status_code != LEFT:
             yield _event({"error": reason.detail})

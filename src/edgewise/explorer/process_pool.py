@@ -1,4 +1,4 @@
-"""Process pool of the page: computations that can be cancelled, end after a time limit, and survive a crash.
+"""Process pool of the page: computations that can be canceled, end after a time limit, and survive a crash.
 
 A `ProcessPoolExecutor` cannot stop one of its processes without losing the work of the others, so every thread of the
 pool has an executor with one process. It is started when first needed and replaced after it has died.
@@ -25,7 +25,7 @@ from edgewise.errors import BadInput
 
 LIMIT = 120.0  # seconds of one computation, without the start of its process
 START = 60.0  # seconds in which a process must have started
-GRACE = 1.0  # seconds in which a cancelled computation may stop by itself; then its process is killed
+GRACE = 1.0  # seconds in which a canceled computation may stop by itself; then its process is killed
 ENVIRONMENT = {  # that a process starts with
     **dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1"),
     "PYTHONSAFEPATH": "1",  # modules are not imported from the folder in which the page is started
@@ -35,7 +35,7 @@ _starting = threading.Lock()
 
 
 class Cancelled(BaseException):
-    """The computation was cancelled; not an Exception, so that no `except Exception` on the way catches it."""
+    """The computation was canceled; not an Exception, so that no `except Exception` on the way catches it."""
 
 
 class NotAnswered(Exception):
@@ -203,7 +203,7 @@ def _prepare(cancelled: Synchronized[int], niceness: int) -> None:
 
 
 def _interrupt(_: int, frame: FrameType | None) -> None:
-    """Stop what was cancelled, but not inside an import, which cannot be repeated; Ctrl-C is for the server."""
+    """Stop what was canceled, but not inside an import, which cannot be repeated; Ctrl-C is for the server."""
     if _current is None or _cancelled is None or _cancelled.value != _current:
         return
     while frame is not None:

@@ -123,7 +123,7 @@ def from_config(text: str, name: str, depth: int | None, tokens: int | None) -> 
 
 
 def limited(description: Any, tokens: int | None) -> Architecture:
-    """Return what is answered at once: refused beyond the limits, shorter than the source if nobody asked for a
+    """Return what is answered at once: raise beyond the limits, shorten the source unless it names a
     length.
     """
     assert isinstance(description, Architecture)
@@ -144,7 +144,7 @@ def limited(description: Any, tokens: int | None) -> Architecture:
 
 
 def usual_length(depth: int) -> int:
-    """Return tokens over which a network with positions is followed unless asked: fewer where it is deep.
+    """Return tokens over which a network with positions is followed unless asked: fewer if it is deep.
 
     >>> usual_length(12), usual_length(32), usual_length(80)
     (64, 32, 16)

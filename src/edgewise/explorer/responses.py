@@ -1,6 +1,6 @@
-"""Responses of the API: computed in a thread or by worker processes, kept, cancelled when the client leaves.
+"""Responses of the API: computed in a thread or by worker processes, kept, canceled when the client leaves.
 
-What takes long is given up when nobody waits for it: the reader left the view, moved on, or closed the page.
+Long computations are canceled when the reader leaves the view, changes the request or closes the page.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ R = TypeVar("R", bound=BaseModel)
 COMPUTED_AT_ONCE = 4  # computations in this process; others wait their turn
 BUSY_SECONDS = 20.0
 LOOK_EVERY = 0.1  # seconds between two looks whether the asker is still there
-LEFT = 499  # nobody reads this answer
+LEFT = 499  # the reader has left
 KEPT_BYTES = 64_000_000
 BESIDE = 200  # bytes that a dictionary needs beside an answer
-REFUSED: dict[int | str, Document] = {
-    422: {"description": "Refused, in words."},
-    503: {"description": "Too many computations at once, or one that was stopped, in words."},
+ERRORS: dict[int | str, Document] = {
+    422: {"description": "Rejected, with the reason."},
+    503: {"description": "Too many computations at once, or one that was stopped, with the reason."},
 }
 _places = BoundedSemaphore(COMPUTED_AT_ONCE)
 _cores = os.cpu_count() or 1
@@ -129,7 +129,7 @@ async def waited(jobs: Sequence[Computation], request: HttpRequest) -> list[byte
             if failed := [result for result in done if result.exception()]:
                 failed[0].result()
             if await request.is_disconnected():
-                raise HTTPException(LEFT, "nobody waits for this any more.")
+                raise HTTPException(LEFT, "the request was canceled.")
         return [result.result() for result in results]
     except NotAnswered as reason:
         raise HTTPException(503, str(reason)) from reason

@@ -20,7 +20,7 @@ from starlette.requests import Request as HttpRequest
 from edgewise.errors import BadInput
 from edgewise.explorer.answers import as_bytes
 from edgewise.explorer.requests import PageRequest, from_config
-from edgewise.explorer.responses import REFUSED, in_turn, json_reply
+from edgewise.explorer.responses import ERRORS, in_turn, json_reply
 from edgewise.files import Document, read_arrays, read_json
 from edgewise.monitor.read_run import Run, ended
 from edgewise.present import run_files, run_report
@@ -28,7 +28,7 @@ from edgewise.present.run_files import picture
 from edgewise.present.run_report import alarms, note, state, unseen, unseen_at_a_glance
 
 router = APIRouter()
-EVERY = 1.0  # seconds between two looks at a growing run
+EVERY = 1.0  # seconds between two reads of a growing run
 STREAM_SECONDS = 600.0  # then the browser asks again
 MOST_STREAMS = 20
 LARGEST_TABLE = 3_000_000  # numbers
@@ -67,13 +67,13 @@ def runs(request: HttpRequest) -> Response:
     return json_reply(in_turn(lambda: as_bytes(listing(folder_of(request)))))
 
 
-@router.post("/run", responses=REFUSED)
+@router.post("/run", responses=ERRORS)
 def run(wanted: RunRequest, request: HttpRequest) -> Response:
     """Return one run: a heat map of blocks by steps, curves, alarms."""
     return json_reply(in_turn(lambda: as_bytes(answer(folder_of(request), wanted))))
 
 
-@router.post("/run/table", responses=REFUSED, response_class=Response)
+@router.post("/run/table", responses=ERRORS, response_class=Response)
 def table(wanted: TableRequest, request: HttpRequest) -> Response:
     """Return the rows of a run as a CSV file."""
     text = in_turn(lambda: csv(folder_of(request), wanted))
@@ -81,7 +81,7 @@ def table(wanted: TableRequest, request: HttpRequest) -> Response:
     return Response(text, media_type="text/csv; charset=utf-8", headers=headers)
 
 
-@router.post("/run/report", responses=REFUSED, response_class=Response)
+@router.post("/run/report", responses=ERRORS, response_class=Response)
 def report(wanted: TableRequest, request: HttpRequest) -> Response:
     """Return the report of a run, as a file: the page of `edgewise report RUN`."""
     text = in_turn(lambda: report_page(folder_of(request), wanted))
@@ -89,7 +89,7 @@ def report(wanted: TableRequest, request: HttpRequest) -> Response:
     return Response(text, media_type="text/html; charset=utf-8", headers=headers)
 
 
-@router.get("/run/stream", responses=REFUSED, response_class=StreamingResponse)
+@router.get("/run/stream", responses=ERRORS, response_class=StreamingResponse)
 def stream(request: HttpRequest, name: Annotated[Name, Query()]) -> StreamingResponse:
     """Return server-sent events: one whenever the run has grown, until it ends."""
     found = run_files.run_of(folder_of(request), name)
@@ -147,8 +147,8 @@ def _entry(folder: Path, name: str) -> Document:
                 "live": not ended(events),
                 "unseen": unseen_at_a_glance(found, events),
             }
-    except BadInput as refusal:
-        entry["refused"] = str(refusal)
+    except BadInput as error:
+        entry["refused"] = str(error)
     return entry
 
 
@@ -205,7 +205,7 @@ class TraceRequest(PageRequest):
     name: Annotated[str, Field(max_length=200)] = "trace.npz"
 
 
-@router.post("/trace", responses=REFUSED)
+@router.post("/trace", responses=ERRORS)
 def trace(wanted: TraceRequest) -> Document:
     """Return the network that a saved trace describes, as a config, and what is said about it."""
     return in_turn(lambda: described(wanted.data, wanted.name))

@@ -30,7 +30,7 @@ from edgewise.explorer import answers, flows, landscape, papers, perceptron_view
 from edgewise.explorer.answers import DepthRequest, FixesRequest, LimitRequest, SimulateRequest
 from edgewise.explorer.positions_map import events, refuse_without_positions
 from edgewise.explorer.requests import AxesRequest, MapRequest, NetworkSource, PointRequest, moved, read
-from edgewise.explorer.responses import REFUSED, by_thread, by_worker, close_workers, here, pieces, points
+from edgewise.explorer.responses import ERRORS, by_thread, by_worker, close_workers, here, pieces, points
 from edgewise.files import Document
 
 VIEWS = (flows, perceptron_view, runs, landscape, papers)  # beside that of networks
@@ -116,13 +116,13 @@ async def catalogue() -> Document:
     return await here(answers.catalogue)
 
 
-@router.post("/network", responses=REFUSED)
+@router.post("/network", responses=ERRORS)
 async def network(source: NetworkSource) -> Document:
     """Return a network as the page shows it, with the axes it can be moved along."""
     return await here(lambda: answers.description(read(source), answers.own_tokens(source)))
 
 
-@router.post("/map", responses=REFUSED)
+@router.post("/map", responses=ERRORS)
 async def map_(wanted: MapRequest, request: HttpRequest) -> Response:
     """Return the share of networks that trained over two knobs without their positions, and both critical lines."""
     if (await here(lambda: read(wanted.source))).depth * wanted.points**2 <= SHORT_MAP:
@@ -130,7 +130,7 @@ async def map_(wanted: MapRequest, request: HttpRequest) -> Response:
     return await by_worker(points, request, answers.map_answer, wanted)
 
 
-@router.post("/map/positions", responses=REFUSED, response_class=StreamingResponse)
+@router.post("/map/positions", responses=ERRORS, response_class=StreamingResponse)
 async def map_with_positions(wanted: AxesRequest, request: HttpRequest) -> StreamingResponse:
     """Return server-sent events: how much is done, and the map of a network with mask and positions, finer each time.
 
@@ -143,9 +143,9 @@ async def map_with_positions(wanted: AxesRequest, request: HttpRequest) -> Strea
     )
 
 
-@router.post("/point", responses=REFUSED)
+@router.post("/point", responses=ERRORS)
 async def point(wanted: PointRequest, request: HttpRequest) -> Response:
-    """Return the exact verdict of one network, with its curves; with its fixes where they are asked for."""
+    """Return the exact verdict of one network, with its curves; with its fixes if they are asked for."""
     place = await here(lambda: moved(wanted))
     if wanted.fixes:
         return await by_worker(pieces, request, answers.point, wanted)
@@ -154,7 +154,7 @@ async def point(wanted: PointRequest, request: HttpRequest) -> Response:
     return await by_worker(points, request, answers.point, wanted)
 
 
-@router.post("/report", responses=REFUSED, response_class=Response)
+@router.post("/report", responses=ERRORS, response_class=Response)
 async def report(wanted: PointRequest, request: HttpRequest) -> Response:
     """Return the report of one network, as a file."""
     text = json.loads(bytes((await _described(request, answers.report, wanted)).body))
@@ -162,32 +162,32 @@ async def report(wanted: PointRequest, request: HttpRequest) -> Response:
     return Response(text, media_type="text/html; charset=utf-8", headers=headers)
 
 
-@router.post("/simulate", responses=REFUSED)
+@router.post("/simulate", responses=ERRORS)
 async def simulate(wanted: SimulateRequest, request: HttpRequest) -> Response:
     """Return the three curves of one random network, and how it differs from the description."""
     return await _described(request, answers.simulate, wanted)
 
 
-@router.post("/depth", responses=REFUSED)
+@router.post("/depth", responses=ERRORS)
 async def depth(wanted: DepthRequest, request: HttpRequest) -> Response:
     """Return the share at each depth, with its range and the outcome."""
     return await _described(request, answers.depth_answer, wanted)
 
 
-@router.post("/depth/fixes", responses=REFUSED)
+@router.post("/depth/fixes", responses=ERRORS)
 async def depth_fixes(wanted: FixesRequest, request: HttpRequest) -> Response:
     """Return the fixes at the depth of the source, in the shell's words."""
     return await _described(request, answers.depth_fixes, wanted)
 
 
-@router.post("/depth/limit", responses=REFUSED)
+@router.post("/depth/limit", responses=ERRORS)
 async def depth_limit(wanted: LimitRequest, request: HttpRequest) -> Response:
     """Return the deepest network that trains, narrowed down between two depths, in a sentence."""
     return await _described(request, answers.depth_limit, wanted)
 
 
 async def _described(request: HttpRequest, function: Callable[[Q], object], wanted: Q) -> Response:
-    """By a worker, once the network is one that can be asked about: a refusal need not wait."""
+    """By a worker, once the network is one that can be computed: an error need not wait."""
     await here(lambda: moved(wanted) if isinstance(wanted, PointRequest) else read(wanted.source))
     return await by_worker(pieces, request, function, wanted)
 
@@ -249,12 +249,12 @@ def allowed_hosts(port: int) -> frozenset[str]:
 
 def _listener(host: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    # asyncio turns off Nagle's algorithm only where the protocol is given; with it every answer takes 40 ms longer.
+    # asyncio turns off Nagle's algorithm only if the protocol is given; with it every answer takes 40 ms longer.
     listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind((host, port))
-        listener.listen(WAITING)  # a browser that is faster than the server waits, and is not refused
+        listener.listen(WAITING)  # a browser that is faster than the server waits, and is not turned away
     except (OSError, OverflowError) as error:
         listener.close()
         message = f"{host}:{port} cannot be used ({error}). Choose another with --port, or 0 for a free one."

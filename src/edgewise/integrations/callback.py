@@ -46,7 +46,7 @@ class WatchingCallback:
             print(report, file=sys.stderr)
 
     def start(self, begin: Callable[[], None]) -> None:
-        """Begin to watch, or check first: the steps of a check are no part of the training."""
+        """Begin to watch, or check first: the steps of a check are not part of the training."""
         if self.checking is None:
             begin()
         else:

@@ -124,7 +124,7 @@ def _trainer_loss(trainer: Any, model: nn.Module, batch: object) -> Tensor:
 
 
 def _optimizer(trainer: Any, model: nn.Module) -> torch.optim.Optimizer:
-    """What the Trainer would make, for the copy: its own optimizer stays as it is."""
+    """Return what the Trainer would make, for the copy: its own optimizer stays as it is."""
     own = trainer.optimizer
     if own is not None:
         raise BadInput(

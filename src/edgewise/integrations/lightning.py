@@ -123,7 +123,7 @@ class RehearseLearningRate(Base):
 
 
 def _training_loss(module: nn.Module, batch: object) -> Tensor:
-    """What `training_step` returns; logging does nothing there, because a copy has no Trainer."""
+    """Return what `training_step` returns; logging does nothing there, because a copy has no Trainer."""
     step: Any = module.training_step
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*self.log.*")

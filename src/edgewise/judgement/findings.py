@@ -59,7 +59,7 @@ class FindingEvidence:
     slowdown: Slowdown | None = None
 
     def level(self, part: str, size: float, limit: float = SEVERITY_LIMITS.risky) -> FindingSeverity | None:
-        """Return the severity of a part of the score: the outcome's where it is a cause, a note where it is large."""
+        """Return the severity of a part of the score: the outcome's if it is a cause, a note if it is large."""
         worst = LEVELS[self.outcome]
         total = sum(self.risks.values())
         cause = self.risks.get(part, 0.0) >= SHARE * total > 0 if self.risks else size > limit

@@ -41,7 +41,7 @@ def judged_diagram(
 
 
 def shares(diagram: PhaseDiagram, budget: SearchBudget | None = None) -> Array:
-    """Return the probability of training (Y, X); 0 where the stream leaves the range of numbers, as for one network.
+    """Return the probability of training (Y, X); 0 if the stream leaves the range of numbers, as for one network.
 
     Where tokens are one at the output and each has a label, it is the least that a record can show, as for one network.
     """
@@ -77,7 +77,7 @@ def late_forgetting(
 ) -> tuple[Array, NDArray[np.bool_], Array]:
     """|F_L - F_half| L / (L - half) with F of `forgetting`, whether the stream left the range, and 1 - overlap at last.
 
-    F is not a number where there is none: with a skip of zero.
+    F is not a number if there is none: with a skip of zero.
     """
     knobs: dict[str, Any] = architecture.knobs() | dict(changed)
     size = len(next(iter(changed.values())))

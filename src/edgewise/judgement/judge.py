@@ -50,7 +50,7 @@ NEVER = Probability(0.0, 0.0, 0.0)  # a stream that leaves the range of numbers 
 def judge(trace: Trace, audit: Sequence[AuditFinding] = (), budget: SearchBudget | None = None) -> Verdict:
     """Judge a trace: one score, its probability and expected slowdown, their band as the outcome, what explains it.
 
-    An error in the weights and a first loss far above chance are no part of the score. With one of them the outcome is
+    An error in the weights and a first loss far above chance are not part of the score. With one of them the outcome is
     at most risky, and how many of such networks trained is not known.
     """
     reading, limits = read(trace), _limits(trace.architecture, budget)
@@ -108,7 +108,7 @@ def _notes(trace: Trace) -> tuple[str, ...]:
 
 
 def _phase(angle: Growth, asymptotic: float | None) -> Phase:
-    """By the exponent at infinite depth where there is one (critical if it vanishes), else by that of this depth."""
+    """By the exponent at infinite depth if there is one (critical if it vanishes), else by that of this depth."""
     if asymptotic is None:
         sign = int(signs(angle.rate, angle.error))
         return {-1: Phase.ORDERED, 0: Phase.UNDECIDED, 1: Phase.CHAOTIC}[sign]
@@ -168,7 +168,7 @@ def _facts(theory: PerceptronTheory | None) -> Document | None:
 
 
 def _search(reading: TraceReading, outcome: Outcome) -> RemedySearch | None:
-    """How remedies are looked for, where there is a description to try them on and something to cure."""
+    """Return how remedies are looked for, if there is a description to try them on and something to cure."""
     trace = reading.trace
     if trace.architecture is None or trace.departure or outcome in (Outcome.TRAINS, Outcome.UNDECIDED):
         return None
@@ -198,7 +198,7 @@ def _by_measurement(finding: Finding, trace: Trace) -> str:
         return "The weights are trained, so no initialization is advised; watch the loss instead."
     if finding.kind in CURABLE:
         return (
-            "edgewise.initialize_(model) sets the gains by measuring this very model, and draws layers anew that are "
+            "edgewise.initialize_(model) sets the gains by measuring this very model, and redraws layers that are "
             "copies; measure again after it."
         )
     return finding.advice

@@ -217,7 +217,7 @@ def outside(trace: Trace) -> Iterator[str]:
     if isinstance(network, Perceptron):
         yield "a perceptron (those were transformers)"
     elif network is None:
-        yield "its blocks were not recognised, so how much they overwrite is not counted"
+        yield "its blocks were not recognized, so how much they overwrite is not counted"
     else:
         for name in ("norm", "norm_kind", "activation"):
             value = getattr(network, name)

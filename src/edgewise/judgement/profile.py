@@ -28,13 +28,13 @@ class TraceReading:
 
     trace: Trace
     angle: Growth  # of 1 - overlap
-    gradient: Growth | None  # of |g|^2 towards the input; None where no gradient was followed
+    gradient: Growth | None  # of |g|^2 towards the input; None if no gradient was followed
     relative: Growth | None  # of |g|^2 q, relative to the stream
     embedding_jump: float | None  # log-change of the relative gradient across the first block
     attention: AttentionSpread | None
     # (N,) sites at which the stream has left the range of numbers, or vanished
     out_of_range: NDArray[np.bool_]
-    # Block from which all tokens are one, up to the output; None where they are not.
+    # Block from which all tokens are one, up to the output; None if they are not.
     collapsed: int | None = None
 
     @property
@@ -158,7 +158,7 @@ def _gradient(trace: Trace) -> tuple[float, ...]:
 
 
 def _visible(network: Architecture) -> float:
-    """Return the geometric mean over tokens of how many they may look at: e^entropy of uniform attention."""
+    """Return the geometric mean over tokens of how many they may attend to: e^entropy of uniform attention."""
     keys = np.arange(1, network.tokens + 1) if network.causal else np.full(network.tokens, network.tokens)
     if isinstance(network.window, int):
         keys = np.minimum(keys, network.window if network.causal else 2 * network.window - 1)

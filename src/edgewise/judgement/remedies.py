@@ -51,14 +51,14 @@ class Candidate:
     cost: int
     values: tuple[Changes, ...]
     sentence: Callable[[Changes], str]
-    note: str  # what is changed, in words
+    note: str  # what is changed, as text
 
 
 Way = Callable[[Architecture, str, SearchBudget | None], Candidate | None]  # of a network and a readout
 
 
 class _Reached(NamedTuple):
-    """An outcome, and its probability where there is one."""
+    """An outcome, and its probability if there is one."""
 
     outcome: Outcome
     probability: Probability | None
@@ -108,7 +108,7 @@ class RemedySearch:
 
     @cached_property
     def _proven(self) -> tuple[list[tuple[Remedy, int]], bool]:
-        """What helps, each with its cost, and whether the search was cut off."""
+        """Return what helps, each with its cost, and whether the search was cut off."""
         if RANKS[self._unchanged.outcome] == RANKS[Outcome.TRAINS]:
             return [], False
         budget = SearchBudget(EFFORT)
@@ -166,11 +166,11 @@ class RemedySearch:
         try:
             trace = predict_transformer(changed, None, norm, overlap, self._readout, budget=budget)
             return self.judge(trace.with_provenance(readout=self.trace.readout), (), budget)
-        except BadInput:  # what no theory covers, as a norm of a silent layer, is no remedy
+        except BadInput:  # what no theory covers, as a norm of a silent layer, is not a remedy
             return None
 
     def _perceptron(self) -> Iterator[Candidate]:
-        """Yield the weight variance on the edge of chaos at this bias variance, where there is one."""
+        """Yield the weight variance on the edge of chaos at this bias variance, if there is one."""
         perceptron = self._network
         assert isinstance(perceptron, Perceptron)
         boundary = summary(perceptron).boundary_weight_variance

@@ -5,7 +5,7 @@
 quiet   log of how far F over the whole depth, what blocks add to their stream, is below `ENOUGH`: they learn late
 full    log of how far it is above: they write over what the stream carries
 risk    the risk of `probability`: the late changes of angle and gradient, and the late F
-excess  log of the first loss over that of guessing, where it was measured
+excess  log of the first loss over that of guessing, if it was measured
 
 All constants depend on where the loss is read: with one label for a sequence blocks may write much more. The table
 `slowdown.json` is written by `python -m experiments.atlas.forecast` from the trained atlas.

@@ -91,7 +91,7 @@ def _damped(matrix: Tensor, share: float) -> Tensor:
 
 def damped_gauss_newton(problem: LeastSquares, damping: float = 1e-2) -> Field:
     """theta - (G^T G + epsilon)^{-1} G^T r, epsilon divided by 3 after a success and doubled until one
-    [Levenberg 1944, Marquardt 1963]; where no step lowers the loss the point stays.
+    [Levenberg 1944, Marquardt 1963]; if no step lowers the loss the point stays.
     """
     state = {"damping": damping}
 

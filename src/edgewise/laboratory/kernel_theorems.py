@@ -83,7 +83,7 @@ class KernelLayer:
         return products - (q.square().sum(-1)[..., None] + k.square().sum(-1)[..., None, :]) / (2 * root)
 
     def weights(self) -> Tensor:
-        """S (N, H, n, n); the Gaussian's rows are not normalised."""
+        """S (N, H, n, n); the Gaussian's rows are not normalized."""
         logits = self.logits()
         return logits.softmax(-1) if self.kernel == "softmax" else logits.exp()
 
@@ -141,7 +141,7 @@ def random_layer(
 ) -> KernelLayer:
     """Gaussian data, targets and weights; weights of variance scale^2 / fan-in.
 
-    Theorem 1 is realised by value_scale = 0 and a large output_scale: queries and keys then hardly move.
+    Theorem 1 is realized by value_scale = 0 and a large output_scale: queries and keys then hardly move.
     """
     generator = torch.Generator().manual_seed(seed)
 
@@ -295,7 +295,7 @@ class QueryRun:
     start: Theorem2
     losses: Tensor  # (t + 1,)
     steps: Tensor  # (t,)
-    gammas: Tensor  # (t,), as they were when last looked at
+    gammas: Tensor  # (t,), as they were when last inspected
     squared_gradients: Tensor  # (t,)
     last: KernelLayer
 

@@ -87,7 +87,7 @@ class PromptAttention:
         return torch.einsum("ijd,ioj->iod", self.keys, product(s[:, None], a)).reshape(-1, self.width)
 
     def value_jacobian(self, p: Tensor) -> Tensor:
-        """d f / d vec(V), (N m, d m): Phi where there is one output."""
+        """d f / d vec(V), (N m, d m): Phi if there is one output."""
         return torch.kron(self.features(p), torch.eye(self.outputs, dtype=self.tokens.dtype))
 
     def metric(self, p: Tensor) -> Tensor:
@@ -320,7 +320,7 @@ class Certificate:
 
     @property
     def rate(self) -> float:
-        """Loss_{t+1} <= rate Loss_t with step 1/L, where it applies: 1 - mu/L."""
+        """Loss_{t+1} <= rate Loss_t with step 1/L, if it applies: 1 - mu/L."""
         return 1 - self.polyak_lojasiewicz / self.smoothness
 
     def __str__(self) -> str:

@@ -318,7 +318,7 @@ def descend(
     here = start
     with np.errstate(over="ignore", invalid="ignore"):
         for t, here in enumerate(islice(method.path(objective, start), steps + 1)):
-            lost = not all(np.max(np.abs(p)) < LOST for p in here)  # also where they are no numbers
+            lost = not all(np.max(np.abs(p)) < LOST for p in here)  # also if they are not numbers
             if t % every and t != steps and not lost:
                 continue
             times.append(t)

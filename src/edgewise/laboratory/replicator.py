@@ -108,11 +108,11 @@ class Coherence:
     deviation: (
         float  # |P (K K^T - kappa I) P| / kappa: the decoupled field is wrong by at most half this share
     )
-    largest_entry: float  # largest |cos| of two different centred keys, the usual coherence
+    largest_entry: float  # largest |cos| of two different centered keys, the usual coherence
 
 
 def coherence(keys: Tensor) -> Coherence:
-    """Of keys (N, n, d), by the singular values of the centred keys; with d < N (n - 1) the deviation is at least 1."""
+    """Of keys (N, n, d), by singular values of the centered keys; with d < N (n - 1) the deviation is at least 1."""
     N, n, d = keys.shape
     centred = (keys - keys.mean(1, keepdim=True)).reshape(-1, d)
     squares = torch.linalg.svdvals(centred).square()

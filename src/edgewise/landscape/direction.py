@@ -220,7 +220,7 @@ class Recorder:
 
 
 def training_path(model: nn.Module, states: Recorder | Sequence[Mapping[str, Tensor]]) -> Path:
-    """Return the path of a recorder, or of state dicts in the order of time; the model is its end and the centre."""
+    """Return the path of a recorder, or of state dicts in the order of time; the model is its end and the center."""
     bare = unwrap(model)
     points = states.states if isinstance(states, Recorder) else list(states)
     end = {name: p.detach() for name, p in bare.named_parameters() if p.is_floating_point()}

@@ -169,7 +169,7 @@ def plain(value: object) -> object:
 def shortest_way(surface: Surface, reach: float, method: str) -> tuple[Evaluate, str]:
     """Return how to evaluate a point, and its name.
 
-    The short way only if it agrees with the direct one off the centre.
+    The short way only if it agrees with the direct one off the center.
     """
     if method not in METHODS:
         raise BadInput(f"method must be one of {', '.join(METHODS)}, got {method!r}.")
@@ -259,7 +259,7 @@ class CachedCall:
     def answer(self) -> Callable[..., Any]:
         """Return what a constant module says from now on.
 
-        A copy each time where the network writes into what it gets.
+        A copy each time if the network writes into what it gets.
         """
         copy = self.copy
         if _versions(self.output) == self.versions:
@@ -268,7 +268,7 @@ class CachedCall:
 
 
 class Dataflow(TorchDispatchMode):
-    """Marks what depends on some tensors while it is active; `decided` once Python has looked at a marked value."""
+    """Marks what depends on some tensors while it is active; `decided` once Python has inspected a marked value."""
 
     def __init__(self, sources: Iterable[Tensor]) -> None:
         super().__init__()

@@ -182,7 +182,7 @@ def hessian_spectrum(
 ) -> Spectrum:
     """Return lanczos with full reorthogonalization on Hessian-vector products.
 
-    It ends early where the space is used up.
+    It ends early if the space is used up.
     """
     hessian = Hessian(model, loss, batch, along)
     if not 0 < steps <= hessian.size:

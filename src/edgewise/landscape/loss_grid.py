@@ -2,9 +2,9 @@
 
 The file is written whole after every row; an interrupted computation resumes from it, and another grid is rejected.
 
-curvature   d²L at the centre along the axes, second differences of the grid
+curvature   d²L at the center along the axes, second differences of the grid
 residual    root mean square distance of the grid from its best quadratic, over the range of the grid
-minima      grid points inside the picture that lie below all their neighbours
+minima      grid points inside the picture that lie below all their neighbors
 rounding    the last place of the loss: a range of a few of them shows arithmetic, not the network
 """
 
@@ -45,9 +45,9 @@ from edgewise.progress import Tell, progress_bar
 
 Facts = Mapping[str, Any]  # what a grid is of, by name
 Reach = float | str | Sequence[float]
-RISE = 0.5  # of the loss at the centre, at which an automatic reach ends
+RISE = 0.5  # of the loss at the center, at which an automatic reach ends
 SMALLEST = 2.0**-8  # of the length of the weights, at which it begins
-CLOSE = 1e-5  # relative: losses at the centre on two machines
+CLOSE = 1e-5  # relative: losses at the center on two machines
 TEXTS, SWITCHES, COUNTS = ("normalization", "method"), ("rebalanced",), ("seed",)
 
 
@@ -67,7 +67,7 @@ class Settings:
 
 @dataclass(frozen=True, eq=False)
 class Grid:
-    """Losses over one or two axes; the centre is the model. losses[row, column] is at (x[column], y[row])."""
+    """Losses over one or two axes; the center is the model. losses[row, column] is at (x[column], y[row])."""
 
     axes: tuple[Array, ...]
     losses: Array
@@ -198,9 +198,9 @@ def _reach(wanted: Reach, surface: Surface, centre: float, most: float) -> list[
 
 
 def _automatic_reach(evaluate: Evaluate, axes: int, centre: float, most: float) -> float:
-    """Return the smallest reach, doubling, at which the loss on the edge differs by RISE of the centre; at most `most`.
+    """Return the smallest reach, doubling, at which the loss on the edge differs by RISE of the center; at most `most`.
 
-    A loss that is zero at the centre has no scale of its own: then `most` is taken.
+    A loss that is zero at the center has no scale of its own: then `most` is taken.
     """
     edge = [c for c in product((-1.0, 0.0, 1.0), repeat=axes) if any(c)]
     wanted, before = RISE * abs(centre), 0.0
@@ -228,7 +228,7 @@ def _between(reach: float, before: float, change: float, wanted: float) -> float
 
 
 def _longest(surface: Surface) -> float:
-    """How long the moved weights are beside the longest direction."""
+    """Return how long the moved weights are beside the longest direction."""
     weights = math.sqrt(sum(float(in_double(t).square().sum()) for t in surface.moved.values()))
     return weights / max(direction.length for direction in surface.directions)
 
@@ -258,7 +258,7 @@ def facts_of(
     centre: float,
     grid: Facts,
 ) -> Facts:
-    """Return everything that decides the numbers of a grid, by the name a refusal uses."""
+    """Return everything that decides the numbers of a grid, by the name an error uses."""
     state = {k: v for k, v in model.state_dict().items() if isinstance(v, Tensor)}
     leaves = [leaf for batch in batches for leaf in tree_leaves(plain(batch)) if isinstance(leaf, Tensor)]
     return {
@@ -318,7 +318,7 @@ def read_grid(path: str | Path) -> tuple[Array, int, Facts]:
 def checked_axes(
     file: str | Path, losses: Array, facts: Facts
 ) -> tuple[tuple[Array, ...], tuple[str, ...], Array | None]:
-    """Return axes, names and path of a file that others may have written, or a refusal by the name of the fact."""
+    """Return axes, names and path of a file that others may have written, or raise with the name of the fact."""
     axes = tuple(_numbers(file, "grid", axis, 1) for axis in _items(file, "grid", facts))
     if tuple(map(len, axes)) != losses.shape[::-1]:
         raise _refusal(
@@ -356,7 +356,7 @@ def _numbers(file: str | Path, key: str, values: object, dimensions: int) -> Arr
 
 def _refusal(file: str | Path, key: str, value: str) -> BadInput:
     return BadInput(
-        f"{file} cannot be read as a landscape: its {key} is {value}. Compute it again, or save it anew."
+        f"{file} cannot be read as a landscape: its {key} is {value}. Compute it again, or save it again."
     )
 
 
@@ -381,7 +381,7 @@ class Roughness:
 
     centre: float
     range: float
-    curvature: tuple[tuple[float, ...], ...]  # Hessian at the centre in the plane's own coordinates
+    curvature: tuple[tuple[float, ...], ...]  # Hessian at the center in the plane's own coordinates
     residual: float
     minima: int
     finite: float
@@ -441,7 +441,7 @@ def roughness(axes: tuple[Array, ...], losses: Array) -> Roughness:
 
 
 def _curvature(axes: tuple[Array, ...], L: Array, middle: tuple[int, ...]) -> tuple[tuple[float, ...], ...]:
-    """Second differences over the three grid points around the centre."""
+    """Second differences over the three grid points around the center."""
     if L.ndim == 1:
         (m,), h = middle, axes[0][1] - axes[0][0]
         return ((float((L[m + 1] - 2 * L[m] + L[m - 1]) / h**2),),)

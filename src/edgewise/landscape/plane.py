@@ -19,7 +19,7 @@ from edgewise.progress import Tell
 
 
 class Plane(Grid):
-    """losses (rows, columns) at (x[column], y[row]); the centre is the model."""
+    """losses (rows, columns) at (x[column], y[row]); the center is the model."""
 
     @property
     def x(self) -> Array:
@@ -31,7 +31,7 @@ class Plane(Grid):
 
 
 class LossLine(Grid):
-    """losses (points,) at x; the centre is the model."""
+    """losses (points,) at x; the center is the model."""
 
     @property
     def x(self) -> Array:

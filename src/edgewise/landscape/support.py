@@ -49,7 +49,7 @@ class Along:
 
 
 def support(where: ModelMap, along: Along) -> dict[str, Tensor]:
-    """Return masks of the entries that move, by parameter; refuses, saying what there is, when nothing would."""
+    """Return masks of the entries that move, by parameter; raise, listing what there is, if nothing would."""
     for word, numbers in (("layers", along.layers), ("heads", along.heads)):
         if numbers is None:
             continue

@@ -133,7 +133,7 @@ def _as_mapping(config: Any) -> Mapping[str, Any]:
 
 
 def first_model(factory: Callable[[], Any] | None) -> nn.Module:
-    """The model of seed 0, as measure draws it first; torch's global stream goes on as if nothing had been drawn."""
+    """The model of seed 0, as measure draws it first; torch's global stream continues as if nothing had been drawn."""
     import torch
 
     assert factory is not None

@@ -115,7 +115,7 @@ def as_call(batch: Any, model: nn.Module | None = None) -> Call:
 
 
 def _takes_one(model: nn.Module, given: set[Any] | int) -> bool:
-    """Whether a forward takes one argument, and none of these names or not so many."""
+    """Return whether a forward takes one argument, and none of these names or not so many."""
     parameters = inspect.signature(model.forward).parameters.values()
     if any("Tensor" in str(p.annotation) for p in parameters if p.default is p.empty):
         return False
@@ -147,7 +147,7 @@ def is_ids(value: Tensor, batch: int = 0) -> bool:
     return whole and value.dim() == 2 and value.shape[1 - batch] > 1 and value.numel() > 0
 
 
-SIDES = (64, 32, 224, 256, 28, 384)  # of an image, where no config says; the first that the model takes
+SIDES = (64, 32, 224, 256, 28, 384)  # of an image, if no config says; the first that the model takes
 TOKENS = 47  # of a reading: enough for every test but long windows; prime, so that no other size is mistaken for it
 MEASURED = 64  # tokens of a measurement
 LENGTHS = (TOKENS, 64, 16, 10, 8)
@@ -337,7 +337,7 @@ class _Maker:
         yield {name: self._numbers(GRID * GRID, channels, patch, patch), "grid_thw": grid}
 
     def _with_image_tokens(self, text: dict[str, Tensor], pixels: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Text that starts with one place for every patch of the image, where the config has a token for it."""
+        """Text that starts with one place for every patch of the image, if the config has a token for it."""
         token = next(
             (getattr(self.config, n, None) for n in ("image_token_id", "image_token_index") if n), None
         )
@@ -436,7 +436,7 @@ class _Maker:
                 yield (main, *positional) if positional else main
 
     def _other(self, name: str, main: Tensor) -> list[Tensor]:
-        """What an argument beside the main one may be, likeliest first."""
+        """Return what an argument beside the main one may be, likeliest first."""
         name, length = name.lower(), main.shape[1] if main.dim() > 1 else 1
         ones = torch.ones(1, length, dtype=torch.long, device=self.device)
         one, time = torch.ones(1, dtype=torch.long, device=self.device), self._numbers(1).abs()

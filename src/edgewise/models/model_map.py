@@ -51,8 +51,8 @@ class Field(NamedTuple):
         """Return what this gives, or the text of the `BadInput` that it raises."""
         try:
             return cls(find())
-        except BadInput as refusal:
-            return cls(None, str(refusal))
+        except BadInput as error:
+            return cls(None, str(error))
 
 
 class ModelMap:
@@ -173,8 +173,8 @@ class ModelMap:
         if self._named is None:
             try:
                 self._named = self._names.sites()
-            except BadInput as refusal:
-                self._named = refusal
+            except BadInput as error:
+                self._named = error
         if isinstance(self._named, BadInput):
             raise self._named
         return self._named
@@ -188,8 +188,8 @@ class ModelMap:
         if self._sites is None:
             try:
                 self._sites = self._find(batch)
-            except BadInput as refusal:
-                self._sites = refusal
+            except BadInput as error:
+                self._sites = error
         if isinstance(self._sites, BadInput):
             raise self._sites
         if not self._compared and self._reading is not None:
@@ -199,8 +199,8 @@ class ModelMap:
     def _find(self, batch: Any) -> ModelSites:
         try:
             named: ModelSites | BadInput = self.named()
-        except BadInput as refusal:
-            named = refusal
+        except BadInput as error:
+            named = error
         why = self._unrunnable()
         if isinstance(named, ModelSites) and (why or self._known(named)):
             return named
@@ -209,8 +209,8 @@ class ModelMap:
                 reading = self.reading(batch, rows=True)
                 self._compared = True
                 return self._decided(named, reading)
-            except BadInput as refusal:
-                why = str(refusal)
+            except BadInput as error:
+                why = str(error)
                 if self._compared and isinstance(named, ModelSites):
                     raise
         if isinstance(named, ModelSites):
@@ -218,7 +218,7 @@ class ModelMap:
         raise BadInput(f"{_first(str(named))} By its behavior: {why}") from named
 
     def _known(self, named: ModelSites) -> bool:
-        """Whether names can be believed without a pass: a family that is listed, torch's own layers, ours."""
+        """Return whether names can be believed without a pass: a family that is listed, torch's own layers, ours."""
         own = getattr(self.model, "architecture", None)
         family = self.family() if own is None else own
         if family is not None and getattr(family, "depth", None) == named.depth:
@@ -266,7 +266,7 @@ class ModelMap:
         )
 
     def _tables(self, blocks: tuple[str, ...], width: int, layers: int) -> tuple[str, ...]:
-        """What makes the first stream; vectors of all layers in one parameter do not."""
+        """Return what makes the first stream; vectors of all layers in one parameter do not."""
         bare = {name: parameter for name, parameter in self.model.named_parameters() if "." not in name}
         found = embeddings_of(self.model, blocks, width)
         return tuple(name for name in found if not (layers and name in bare and len(bare[name]) == layers))
@@ -285,13 +285,13 @@ class ModelMap:
         apart = next((b for s in found.stacks for b in s.blocks if not b.whole), None)
         if apart is not None:
             raise BadInput(
-                f"block {apart.index} is no module of its own: {apart.name or 'the model'} holds several."
+                f"block {apart.index} is not a module of its own: {apart.name or 'the model'} holds several."
             )
         stacks = (replace(s, blocks=tuple(replace(b, calls=1) for b in s.blocks)) for s in found.stacks)
         return replace(found, stacks=tuple(stacks))
 
     def _unrunnable(self) -> str:
-        """Why no pass is tried: nothing to run, or one that other processes would have to join."""
+        """Return why no pass is tried: nothing to run, or one that other processes would have to join."""
         from edgewise.models.state import is_sharded
 
         if any(p.is_meta for p in self.model.parameters()):
@@ -435,7 +435,7 @@ class ModelMap:
     ) -> Reading:
         """Read what the model does from edited passes: once, and the gains again if the weights have changed.
 
-        closely  look at this stack also if its residual sums are not all that its blocks do
+        closely  inspect this stack also if its residual sums are not all that its blocks do
         again    read on this batch, whatever was read before
         rows     tell apart the rows of fused matrices, if nothing was read before
         """
@@ -564,7 +564,7 @@ def _only(block: Block, kind: str) -> Branch:
             f"{where} has {len(branches) or 'no'} {kind} branches; expected one. Its branches: {kinds}."
         )
     if not branches[0].matrices:
-        why = branches[0].no_roles or "it was not looked at"
+        why = branches[0].no_roles or "it was not inspected"
         raise BadInput(f"which matrix of the {kind} of {where} is which is not certain: {why}.")
     return branches[0]
 

@@ -49,7 +49,7 @@ GAINS = (
     "attention_branch",
     "mlp_branch",
 )
-CLOSE = 0.25  # relative: gains by behaviour scatter by a few hundredths, wrong roles are off by factors
+CLOSE = 0.25  # relative: gains by behavior scatter by a few hundredths, wrong roles are off by factors
 DISTANCES = re.compile(r"(relative|position|pos)\w*bias")
 SHARDED = "gains: as the model behaves; its matrices lie in shards (FSDP2)"
 DRAWN = (
@@ -111,7 +111,7 @@ def describe_read_module(
 
 
 def _with_config(description: Architecture, config: dict[str, Any]) -> Architecture:
-    """The base of the rotation, where the config of a family that nobody translated has it."""
+    """The base of the rotation, if the config of a family without a translation has it."""
     parameters = config.get("rope_parameters") or {}
     base = config.get("rope_theta") or (
         parameters.get("rope_theta") if isinstance(parameters, dict) else None
@@ -166,7 +166,7 @@ def _with_weights(
     stack: Stack,
     blocks: tuple[BlockSite, ...],
 ) -> Architecture:
-    """Gains from the matrices themselves where they agree with behaviour: the same numbers, without its scatter."""
+    """Gains from the matrices themselves if they agree with behavior: the same numbers, without its scatter."""
     knobs = measured_knobs(model, blocks, lambda plain: _logit_scale(config, stack, plain, len(blocks)))
     experts = any(branch.experts for branch in stack.mlps)
     certain = {k: v for k, v in knobs.items() if k in GAINS and _agree(v, getattr(description, k))}
@@ -219,7 +219,7 @@ def _mean(value: Any) -> float:
 def _logit_scale(
     config: dict[str, Any], stack: Stack, plain: float | tuple[float, ...], depth: int
 ) -> list[float]:
-    """What multiplies q.k/sqrt(head width), per block: as scores show it, exactly where the config has the number."""
+    """What multiplies q.k/sqrt(head width), per block: as scores show it, exactly if the config has the number."""
     products = plain if isinstance(plain, tuple) else (plain,) * depth
     shown = [branch.gains.score if branch.gains else None for branch in stack.attentions]
     if len(shown) != depth or None in shown or not all(products):
@@ -257,7 +257,7 @@ def structure(model: nn.Module, batch: Any = None, *, stack: str | None = None) 
     stack  which stack of a model with several (`edgewise.models.stacks` lists them); default: the language stack
 
     Every fact is certain, or None with its reason in `absent`. `outside` says why the theory does not cover the stack;
-    where it is empty, `describe` gives the description that `predict` takes.
+    if it is empty, `describe` gives the description that `predict` takes.
 
     >>> from torch import nn
     >>> layer = nn.TransformerEncoderLayer(32, 4, 64, batch_first=True)
@@ -279,6 +279,6 @@ def structure_of_read(model: nn.Module, reading: Reading, where: ModelMap | None
         )
     try:
         description = describe_read_module(model, reading, where=where)
-    except BadInput as refusal:
-        return structure_of(reading, stack, tuple(outside(stack)) or (str(refusal),))
+    except BadInput as error:
+        return structure_of(reading, stack, tuple(outside(stack)) or (str(error),))
     return structure_of(reading, stack, left_out=description.unmodelled)

@@ -49,7 +49,7 @@ def refuse_infinite(model: nn.Module, batch: Any = None) -> None:
 
 
 def _is_finite(values: torch.Tensor) -> bool:
-    """A sum is a number only where all of its terms are, and costs a third; where it overflows, one by one."""
+    """A sum is a number only where all of its terms are, and costs a third; if it overflows, one by one."""
     return math.isfinite(values.sum(dtype=torch.float32)) or bool(values.isfinite().all())
 
 
@@ -70,7 +70,7 @@ def words(error: BaseException, limit: int = 300) -> str:
 
 
 def did_not_run(model: nn.Module, tried: str, error: BaseException) -> BadInput:
-    """The refusal of a model that raised: what it was run on, what it said, what it takes."""
+    """The error for a model that raised: what it was run on, what it said, what it takes."""
     takes = str(inspect.signature(model.forward)).split(" -> ")[0]
     takes = takes if len(takes) < 200 else takes[:200] + " ..."
     return BadInput(

@@ -54,7 +54,7 @@ def _parameters(model: nn.Module, modules: list[nn.Module], optimizers: list[Any
 
 
 def schedulers_of(optimizer: Any) -> list[Any]:
-    """Learning-rate schedulers that hold this optimizer: the step may call them though nobody passed them."""
+    """Learning-rate schedulers that hold this optimizer: the step may call them even if they were not passed."""
     step = getattr(optimizer, "step", None)
     if not getattr(step, "_wrapped_by_lr_sched", False):  # as every scheduler marks its optimizer
         return []

@@ -4,7 +4,7 @@
     transformer                the default knobs
     mlp:tanh                   a random perceptron
     config.json                a Hugging Face config; in Python also a dict, or a config object of transformers
-    folder                     with a config.json, and weights in safetensors where they are to be measured
+    folder                     with a config.json, and weights in safetensors if they are to be measured
     knobs.yaml, knobs.json     knobs by name; in Python also a dict, an Architecture, a Perceptron
     file.py:function           a function that returns a model; in Python also the function, or an nn.Module
 
@@ -92,7 +92,7 @@ def read_source(source: Any) -> Source:
 
 
 def _is_module(source: Any) -> bool:
-    """Whether this is a model; torch is noticed, not imported: without it nothing can be one."""
+    """Return whether this is a model; torch is noticed, not imported: without it nothing can be one."""
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(source, torch.nn.Module)
 
@@ -154,7 +154,7 @@ def _from_path(path: Path) -> Source:
 
 
 def pickle_refused(path: Path) -> BadInput:
-    """The refusal of a file that could run any code when it is loaded."""
+    """The error for a file that could run any code when it is loaded."""
     return BadInput(
         f"{path.name} is a pickle, which can run any code when it is loaded, so it is not loaded. "
         "Convert it to safetensors, or give file.py:function with a function that returns the model."
@@ -162,7 +162,7 @@ def pickle_refused(path: Path) -> BadInput:
 
 
 def load_name(path: Path, name: str) -> Any:
-    """A value of the user's own file, which is run once to define it; None where it has none of this name."""
+    """A value of the user's own file, which is run once to define it; None if it has none of this name."""
     if not path.is_file():
         raise BadInput(f"{path} does not exist. Write file.py:name, with a name that it defines.")
     spec = importlib.util.spec_from_file_location(path.stem, path)

@@ -85,7 +85,7 @@ def _make_differentiable(model: nn.Module) -> None:
 
 @contextmanager
 def random_streams() -> Iterator[None]:
-    """Whatever is drawn inside, the global streams of torch (all devices), numpy and Python go on as if it were not."""
+    """Keep the global random streams of torch (all devices), numpy and Python unaffected by draws inside."""
     with _one_at_a_time:
         streams = RandomStreams(all_devices=torch.cuda.is_available())
         try:
@@ -132,7 +132,7 @@ class State:
             m for m in model.modules() if is_sharded(m)
         ]  # weights gathered while it runs
         self._buffers = [(b, b.detach().clone()) for b in model.buffers() if not b.is_inference()]
-        # A pending backward() that holds a buffer finds it with its numbers, and may go on.
+        # A pending backward() that holds a buffer finds it with its numbers, and may continue.
         self._versions = [
             torch.autograd._unsafe_preserve_version_counter(buffer) for buffer, _ in self._buffers
         ]
@@ -287,7 +287,7 @@ def _function_modes() -> list[Any]:
 
 
 def _set_function_modes(modes: list[Any]) -> None:
-    """An interrupt can fall between the push of a mode and its `with`; the stack is then made anew."""
+    """An interrupt can fall between the push of a mode and its `with`; the stack is then rebuilt."""
     if any(a is not b for a, b in zip(_function_modes(), modes, strict=False)) or len(
         _function_modes()
     ) != len(modes):
@@ -299,7 +299,7 @@ def _set_function_modes(modes: list[Any]) -> None:
 
 @contextmanager
 def collector_paused() -> Iterator[None]:
-    """No garbage collection during one pass: it would look at every node so far again and again (a fifth of the time
+    """No garbage collection during one pass: it would check every node so far again and again (a fifth of the time
     of 200 blocks), and a pass leaves no cycles."""
     enabled = gc.isenabled()
     gc.disable()

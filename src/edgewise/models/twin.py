@@ -148,7 +148,7 @@ def _container(value: Any, memo: dict[int, Any]) -> Any:
 
 
 def _gathers(hook: Any) -> bool:
-    """Whether it is a hook of FSDP2, which gathers the parameters of the module it was made for."""
+    """Return whether it is a hook of FSDP2, which gathers the parameters of the module it was made for."""
     return type(getattr(hook, "__self__", None)).__module__.startswith("torch.distributed.")
 
 

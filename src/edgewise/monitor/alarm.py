@@ -86,28 +86,28 @@ ADVICE = {
     AlarmKind.ENTROPY_COLLAPSE: "The same as for growing logits: QK-norm, a lower rate, or edgewise.optim.LogitTrust.",
     AlarmKind.RANK_COLLAPSE: "",  # it has many causes: the test that would decide is the advice
     AlarmKind.VANISHING_GRADIENT: "Use pre-norm or smaller branches; edgewise.judge of a stored step says which.",
-    AlarmKind.EXPLODING_GRADIENT: "Clip the gradient, lower the rate, and look at the first block that it names.",
+    AlarmKind.EXPLODING_GRADIENT: "Clip the gradient, lower the rate, and check the first block that it names.",
     AlarmKind.UPDATE_TOO_LARGE: "Lower the learning rate by a factor of 3, or warm up longer.",
     AlarmKind.LOSS_SPIKE: "If it stays, go back to the last checkpoint before it; edgewise replay repeats the step.",
-    AlarmKind.BAD_BATCH: "Look at the batch in the dossier; edgewise replay repeats the step without it.",
+    AlarmKind.BAD_BATCH: "Check the batch in the dossier; edgewise replay repeats the step without it.",
     AlarmKind.OVERFLOW_AHEAD: "Keep the stream in bfloat16 or float32, or bring its norm down (a lower rate).",
     AlarmKind.DEAD_HEAD: "Check whether its weights were set to zero or frozen; training seldom revives a head.",
     AlarmKind.LEFT_PREDICTION: "Judge the measured step: edgewise.judge(edgewise.monitor.trace_at(run, step)).",
     AlarmKind.NOT_A_NUMBER: "Go back to the last checkpoint; edgewise replay says whether float32 would have survived.",
-    AlarmKind.RATE_ZERO: "Look at the optimizer's lr and at the scheduler that sets it.",
-    AlarmKind.NO_GRADIENT: "Look at the order of backward, zero_grad and step, and for detach() in the model.",
+    AlarmKind.RATE_ZERO: "Check the optimizer's lr and the scheduler that sets it.",
+    AlarmKind.NO_GRADIENT: "Check the order of backward, zero_grad and step, and for detach() in the model.",
     AlarmKind.PARAMETERS_STILL: "Give them to the optimizer, or freeze them with requires_grad_(False) if meant.",
     AlarmKind.UPDATE_ROUNDED_AWAY: "Keep the weights in float32 (autocast instead of model.to(bfloat16)).",
     AlarmKind.GRADIENT_ADDS_UP: "Call optimizer.zero_grad() once per step, before the backward pass.",
     AlarmKind.LOSS_CONSTANT: "Check that the loss is computed from the model's output for this batch.",
-    AlarmKind.LOSS_IMPOSSIBLE: "Look at how the loss is computed: its sign, its labels, what is averaged.",
+    AlarmKind.LOSS_IMPOSSIBLE: "Check how the loss is computed: its sign, its labels, what is averaged.",
     AlarmKind.ATTENTION_ONE_HOT: "Check the scale of the logits (1/sqrt(d) missing?) and the query and key weights.",
     AlarmKind.NOT_LEARNING: "",
     AlarmKind.MISTAKE: "Correct what the cause names.",
 }
 
 
-LOOK = "Train on one batch until its loss is 0; if it does not go there, look at the labels and the loss."
+LOOK = "Train on one batch until its loss is 0; if it does not go there, check the labels and the loss."
 
 
 @dataclass(frozen=True)
@@ -184,7 +184,7 @@ class Alarm:
         return "\n".join(lines)
 
     def _later(self) -> tuple[str, ...]:
-        """What moved, without what `first` begins with."""
+        """Return what moved, without what `first` begins with."""
         return self.order[1:] if self.order and self.first.startswith(self.order[0]) else self.order
 
     def json(self) -> dict[str, Any]:

@@ -61,7 +61,7 @@ def row_numbers(logits: Tensor, visible: Tensor | None = None) -> RowNumbers:
     entropy, support, saturated, _, condition, largest = each.unbind()
     top, place = logits.max(-1, keepdim=True)
     bottom = (logits if visible is None else logits.masked_fill(~visible, math.inf)).amin(-1)
-    below = logits.sub_(top)  # log of unnormalised entries, the largest at 0
+    below = logits.sub_(top)  # log of unnormalized entries, the largest at 0
     weights = below.exp()
     others = weights.scatter(-1, place, 0.0).sum(-1)
     top, total, log_total = top[..., 0], 1 + others, torch.log1p(others)
@@ -320,7 +320,7 @@ class AttentionGroup:
         return at
 
     def _vectors(self, sequences: int, keys: int, at: RowPlaces) -> tuple[Tensor, ...]:
-        """Queries (R, H, Q, d_h), keys and values (R, H, K, ...), normalised, rotated, shared as the layer does."""
+        """Queries (R, H, Q, d_h), keys and values (R, H, K, ...), normalized, rotated, shared as the layer does."""
         logits = self.first.query_key
         if self.first.fused_call:
             inputs = [window.shown(sequences, keys) for window in self._inputs]
@@ -392,7 +392,7 @@ class AttentionGroup:
         return torch.stack(self._outside())
 
     def output_biases(self) -> Tensor | None:
-        """Of W_O in every layer (L, out); None where one has none."""
+        """Of W_O in every layer (L, out); None if one has none."""
         biases = self._out_biases()
         return torch.stack(biases) if len(biases) == len(self.layers) else None
 
@@ -401,7 +401,7 @@ class AttentionGroup:
         return [_wide(b) for b in biases if b is not None]
 
     def _output_norms(self) -> Tensor:
-        """|W_O,h| (L, H) from one row in 16; ones where the matrix is spread over processes."""
+        """|W_O,h| (L, H) from one row in 16; ones if the matrix is spread over processes."""
         if self._outside.spread:
             return torch.ones(len(self.layers), self.first.heads, device=self.output.device)
         rows = torch.stack(self._few_outside())
@@ -426,12 +426,12 @@ def _names(each: Sequence[Sequence[Projection]]) -> list[str]:
 
 
 def _wide(tensor: Tensor) -> Tensor:
-    """The whole of it, in float32; itself where it is that."""
+    """The whole of it, in float32; itself if it is that."""
     return whole(tensor).float()
 
 
 def _below(parts: Sequence[Tensor]) -> Tensor:
-    """Matrices, or biases, as one; a view where they lie behind each other in memory."""
+    """Matrices, or biases, as one; a view if they lie behind each other in memory."""
     first = parts[0].detach()
     if len(parts) == 1:
         return first

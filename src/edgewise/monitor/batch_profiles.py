@@ -17,7 +17,7 @@ from edgewise.monitor.capture import Call
 from edgewise.monitor.hooks import IGNORED
 
 KEPT = 60  # batches that are remembered
-ROWS, NUMBERS = 128, 256  # of a batch, and of each row, that are looked at, evenly spread
+ROWS, NUMBERS = 128, 256  # of a batch, and of each row, that are inspected, evenly spread
 BINS = 512  # of a histogram of tokens or classes; larger ones wrap around
 AWAY = 8.0  # times its scatter, from which a number of a batch is another one
 SCALED, MOVED = math.log(1.5), 0.5  # change of a deviation, and of a mean in deviations, that matter
@@ -40,7 +40,7 @@ class BatchProfile:
 
 
 def profile_of(step: int, call: Call | None, labels: Tensor | None) -> BatchProfile | None:
-    """Look at the first rows of a batch; None if nothing of it is a tensor."""
+    """Read the first rows of a batch; None if nothing of it is a tensor."""
     inputs = [] if call is None else [t for t in tensors([*call[0], *call[1].values()]) if _plain(t)]
     labels = labels if labels is not None and _plain(labels) else None
     if not inputs:

@@ -1,7 +1,7 @@
 """The price of watching: thread time spent inside the monitor, against the time that training takes.
 
-Both are CPU time of the thread where the model computes on the CPU, so that other programs on the machine count for
-neither; where it computes on another device both are wall time. What may be spent by now is the largest of
+Both are CPU time of the thread if the model computes on the CPU, so that other programs on the machine count for
+neither; if it computes on another device both are wall time. What may be spent by now is the largest of
 
     the share        of the training time so far
     ahead            the share of the first 200 steps
@@ -147,7 +147,7 @@ class Budget:
         return 1 if self.share is None else self._next_gap(self.share)
 
     def sampled(self, gap: int) -> None:
-        """A sample is complete; gap: steps to the next one where it is planned, else from the last one."""
+        """A sample is complete; gap: steps to the next one if it is planned, else from the last one."""
         cost = self.clock.total - self._at_sample
         self._at_sample = self.clock.total
         self.samples += 1

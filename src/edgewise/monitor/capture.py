@@ -2,7 +2,7 @@
 
 No host synchronization, no random number, no collective, no value returned: the numbers of training stay what they
 are, and torch.compile takes the copies into its one graph if they were there before its first call. Whether a step is
-sampled is asked only where the code is not compiled, since a changing flag would compile it again.
+sampled is asked only if the code is not compiled, since a changing flag would compile it again.
 
 Shapes: S sequences, T tokens of a stream, K keys, Q queries; unfilled places are not-a-number.
 """
@@ -34,7 +34,7 @@ from edgewise.probe.streams import NAMES
 
 SEQUENCES, TOKENS, QUERIES = 2, 64, 16
 KEYS = 512  # most tokens copied of a projection; the keys of a causal row are the tokens before it, so rows are whole
-FEWEST = 64  # and the fewest, where the model is large
+FEWEST = 64  # and the fewest, if the model is large
 TERMS = 1 << 18  # numbers of a prediction of which terms of the loss are computed
 DATED, ROOMY = 24, 1 << 18  # batches that are remembered with their steps, and their numbers
 ROOM = 0.01  # of the parameters' memory, or 64 MB, for these copies
@@ -110,7 +110,7 @@ class Window(DeferredRead):
         return fit
 
     def see(self, x: Tensor) -> Fit | None:
-        """Copy x, or keep it until the pass is over; None where it is not a stream of this width."""
+        """Copy x, or keep it until the pass is over; None if it is not a stream of this width."""
         if x.shape != self._shape:
             self._shape, self._fit = x.shape, self._fitted(x.shape)
             self._small = x.numel() <= self.deferred.small
@@ -141,7 +141,7 @@ class Window(DeferredRead):
 class InPlace(Window):
     """A window onto a tensor that lasts: what it shows is read where it is, and not copied."""
 
-    part: Tensor | None = None  # (sequences, tokens, width) of the last pass; None where it is in the buffer
+    part: Tensor | None = None  # (sequences, tokens, width) of the last pass; None if it is in the buffer
 
     def ready(self) -> bool:
         first = self.at_once
@@ -152,7 +152,7 @@ class InPlace(Window):
         return ready
 
     def shown(self, sequences: int, tokens: int) -> Tensor:
-        """(sequences, tokens, width) of the last pass, in float32; not-a-number where that was not seen."""
+        """(sequences, tokens, width) of the last pass, in float32; not-a-number if that was not seen."""
         part = self.part
         if part is None or part.shape[:2] != (sequences, tokens):
             return self.buffer[:sequences, :tokens]
@@ -334,7 +334,7 @@ class CallCopy(ModelHook):
 
 
 class LossRing:
-    """The losses of all steps of another device, on their way to the host without anybody waiting for them.
+    """The losses of all steps of another device, on their way to the host without a wait for them.
 
     Each is copied into a slot of pinned memory without blocking, and read once its event has passed; without events
     (a device that has none), once a later one was pushed.
@@ -391,8 +391,8 @@ class LossCopy(ModelHook):
 def apart(buffer: Tensor) -> Tensor:
     """The same memory with a count of writes of its own.
 
-    A graph of torch.compile keeps what its backward pass will write to, and refuses where that was written to since;
-    views share one count, so the graph of one block would refuse after that of another has run.
+    A graph of torch.compile keeps what its backward pass will write to, and raises if that was written to since;
+    views share one count, so the graph of one block would raise after that of another has run.
     """
     return buffer.data
 
@@ -499,7 +499,7 @@ class BatchMemory(ModelHook):
             self.last, self.logs = (call, (found, {})), True
 
     def heard(self) -> float:
-        """The cross-entropy that was heard in this step's graph; not a number where there was none."""
+        """The cross-entropy that was heard in this step's graph; not a number if there was none."""
         seen = self.last[1]
         if not self.logs or seen is None:
             return math.nan
@@ -544,7 +544,7 @@ class BatchMemory(ModelHook):
         self.last, self.output = (None, None), None
 
     def few(self, *, before: bool = False) -> Call | None:
-        """The same call, or that of the sample before, on the first sequences; None where there is none."""
+        """The same call, or that of the sample before, on the first sequences; None if there is none."""
         call = self.before if before else self.call
         if call is None:
             return None
@@ -571,7 +571,7 @@ def _cut(value: Any, size: int) -> Any:
 def extra_pass(model: nn.Module, call: Call) -> None:
     """Run a bare model forwards and backwards in eager mode, so that its hooks see it.
 
-    Backwards from the model's own loss, or from a fixed random readout where it returns none.
+    Backwards from the model's own loss, or from a fixed random readout if it returns none.
     """
     inputs, named = call
     with preserved(model, gradients=True):

@@ -1,4 +1,4 @@
-"""What the tests for causes look at: the model, its optimizers, the last batches, and how the loss comes about."""
+"""Evidence for the tests of causes: the model, its optimizers, the last batches, and how the loss comes about."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ def from_start(e: Evidence, start: Start | None) -> Iterator[None]:
 
 @dataclass
 class Evidence:
-    """What the tests look at."""
+    """What the tests check."""
 
     model: nn.Module  # without its wrappers; never changed
     criterion: nn.Module | None

@@ -24,7 +24,7 @@ STATES = (AlarmKind.RANK_COLLAPSE, AlarmKind.LEFT_PREDICTION)  # which last, and
 EVENTS = (AlarmKind.BAD_BATCH, AlarmKind.LOSS_SPIKE, AlarmKind.NOT_A_NUMBER)
 REACH = 160  # steps for which a rise of the loss is put down to the jump that it began with
 CLEAR = 0.5  # of the t-value of an alarm: a suspect with less is ruled out
-AGAIN = 40  # rows after which a kind that was withheld is asked again
+AGAIN = 40  # rows after which a kind that was withheld is tried once more
 QUIET = 200  # rows in which a kind of alarm is not repeated
 CAUSES = {
     "largest logit": "attention: its logits moved before anything else",
@@ -124,11 +124,11 @@ class Diagnosis:
         return [Alarm(loud.detection.kind, step, "", None, loud.since, loud.detection.sentence, cause)]
 
     def _put_down(self, detection: Detection, detector: Detector, step: int) -> Detection:
-        """A rise of the loss to the jump that it began with, where nothing had moved before that."""
+        """A rise of the loss to the jump that it began with, if nothing had moved before that."""
         if detector is not loss_rise or self._alone is None or step - self._alone > REACH:
             return detection
         same = (
-            f" It rose at step {self._alone}, before which nothing had moved: look at the data from there on."
+            f" It rose at step {self._alone}, before which nothing had moved: check the data from there on."
         )
         return Detection(
             AlarmKind.LOSS_SPIKE, detection.sentence + same, series=int(self.history.at("loss")[0])
@@ -221,25 +221,23 @@ def _after_stream(detection: Detection, history: History) -> bool:
 
 
 def _lasting(kind: AlarmKind, step: int, history: History) -> int:
-    """Since when, where no series began to move: a state has lasted for some rows when it is an alarm."""
+    """Since when, if no series began to move: a state has lasted for some rows when it is an alarm."""
     lasts = history.lasting(LASTING) if kind in STATES else 0
     return int(history.past()[0][-lasts]) if lasts else step
 
 
 def _where(kind: AlarmKind, history: History) -> str:
-    """Which number along the pass is the first that is not finite, in the row at hand."""
+    """Return which number along the pass is the first that is not finite, in the row at hand."""
     if kind is not AlarmKind.NOT_A_NUMBER:
         return ""
     at, loss = history.at("norm"), history.at("loss")
     broken = [history.places[i] for i in at if np.isnan(history.now[i]) or history.now[i] == np.inf]
     if broken and broken[0] == history.places[at[0]]:
-        return " What enters the first block is not finite already: look at the inputs and the embeddings."
+        return " What enters the first block is not finite already: check the inputs and the embeddings."
     if broken:
         return f" The output of {broken[0]} is the first that is not finite; what enters it is."
     if len(at) and len(loss) and not np.isfinite(history.now[loss[0]]):
-        return (
-            " The stream is finite in all blocks: look at the head, the labels and how the loss is computed."
-        )
+        return " The stream is finite in all blocks: check the head, the labels and how the loss is computed."
     return ""
 
 
@@ -267,7 +265,7 @@ def _cause(kind: AlarmKind, moved: Sequence[Moved], since: int, step: int) -> st
 
 
 def _head(kind: AlarmKind, place: str, heads: np.ndarray) -> int | None:
-    """The head to look at: sharpest, with the largest logit, or weakest."""
+    """The head to check: sharpest, with the largest logit, or weakest."""
     which = {
         AlarmKind.LOGIT_GROWTH: (2, np.nanargmax),
         AlarmKind.ENTROPY_COLLAPSE: (0, np.nanargmin),

@@ -134,7 +134,7 @@ class StepSample:
 
     @property
     def separation(self) -> float:
-        """Of the tokens behind the last block; nan where none is watched."""
+        """Of the tokens behind the last block; nan if none is watched."""
         return float(self.site[names("site").index("separation"), -1]) if self.site.size else math.nan
 
 
@@ -154,7 +154,7 @@ class StatisticLayout:
         self.starvation = block.index("starvation")
 
     def sites(self, norm: Array, separation: Array, largest: Array, gradient: Array, limit: float) -> Array:
-        """(statistics, sites); limit: the largest finite number of what activations are, 0 where that is not known."""
+        """(statistics, sites); limit: the largest finite number of what activations are, 0 if that is not known."""
         site = np.empty((self.statistics[0], self.depth + 1))
         if not self.depth:
             return site
@@ -196,7 +196,7 @@ class StatisticLayout:
         return _of_run(total) | {"embedding_update": table}, block
 
     def _over_heads(self, heads: Array, block: Array) -> None:
-        """What stands for a block: means over heads, the largest logit, the sharpest and the weakest head."""
+        """Return what stands for a block: means over heads, the largest logit, the sharpest and the weakest head."""
         means, count = np.add.reduce(heads, -1), heads.shape[-1]  # a method of an array is another cold call
         three = heads[:, LOGIT], heads[:, ENTROPY], heads[:, OUTPUT]
         if count and not math.isnan(np.add.reduce(means, None)):
@@ -212,7 +212,7 @@ class StatisticLayout:
 
 
 def _of_run(total: Array) -> dict[str, float]:
-    """Norms of all matrices together; nothing where there are none."""
+    """Norms of all matrices together; nothing if there are none."""
     weight, gradient, update = np.sqrt(total).tolist()
     if not weight:
         return {}
@@ -221,6 +221,6 @@ def _of_run(total: Array) -> dict[str, float]:
 
 
 def _over(function: np.ufunc, values: Array) -> Array:
-    """Over the heads that have a number; nan where none has."""
+    """Over the heads that have a number; nan if none has."""
     start = -math.inf if function is np.fmax else math.inf
     return np.where(np.isnan(values).all(-1), math.nan, function.reduce(values, -1, initial=start))

@@ -26,7 +26,7 @@ DECAYS, SHRUNK = 2e-3, 0.9  # share of the weights that a step of decay takes; o
 DROPS = 0.5  # share of the entries that dropout takes: more is dropped than kept
 MOVES = 1e-5  # of the outputs: what moves by more depends on what was changed
 NO_SKIP, SKIP = 0.25, 0.6  # of what enters a block leaves it: without a skip, and of the others
-PARTLY = (0.2, 0.85)  # share of the labels that are the next token, where the others are not
+PARTLY = (0.2, 0.85)  # share of the labels that are the next token, if the others are not
 MOSTLY = 0.6  # share of the labels that are one token
 SMOOTHED = 0.5  # of the label's weight is given to the other classes
 OUTWEIGHS = 0.3  # weight of a penalty on the size of logits
@@ -70,7 +70,7 @@ def not_logits(e: Evidence) -> Detection | None:
             "What the criterion is given is the model's output with tokens and classes exchanged by a reshape.",
             "the logits are reshaped (view) where they should be transposed: each row mixes the classes of several "
             "positions, so that logits and labels are not aligned",
-            "Transpose or permute the axes; reshape and view only split and join neighbouring ones.",
+            "Transpose or permute the axes; reshape and view only split and join neighboring ones.",
         )
     if e.path is not None and e.path.between and not SMALL < e.path.factor < 1 / SMALL:
         way = "negated" if e.path.factor < 0 else "scaled"
@@ -85,7 +85,7 @@ def not_logits(e: Evidence) -> Detection | None:
             f"All {x.numel()} outputs that the criterion is given are {float(x.max()):.3g}.",
             "the loss does not depend on the model: what the criterion is given is constant, multiplied by zero or "
             "computed without the model",
-            "Look at what is done with the model's output before the criterion.",
+            "Check what is done with the model's output before the criterion.",
         )
     if float(x.min()) >= 0 and bool(((x.sum(1) - 1).abs() < 1e-3).all()):
         return _mistake(
@@ -146,7 +146,7 @@ def _partly(ids: Tensor, labels: Tensor, right: int) -> Detection | None:
         return _mistake(
             f"{shares[right]:.0%} of the labels are the next token of the inputs, and the others are not.",
             "labels and inputs do not fit in part: tokens of the inputs, or labels, were replaced, dropped or noised",
-            "Look at what changes the inputs or the labels between the tokenizer and the model.",
+            "Check what changes the inputs or the labels between the tokenizer and the model.",
         )
     if max(shares.values()) < PARTLY[0] and (common := _common(ids, labels)) > CERTAIN:
         return _mistake(
@@ -338,7 +338,7 @@ def same_batch(e: Evidence) -> Detection | None:
         return _mistake(
             f"The last {len(last)} sampled batches are {different} different ones.",
             "the same few batches are repeated: the dataset is cut, or the loader is read from its start again",
-            "Look at the length of the dataset, the sampler, and where the iterator is made.",
+            "Check the length of the dataset, the sampler, and where the iterator is made.",
         )
     few = e.profiles.repeated()
     if few is None:
@@ -347,7 +347,7 @@ def same_batch(e: Evidence) -> Detection | None:
         f"The last {few[1]} rows of the sampled batches are {few[0]} different ones.",
         "the same few examples are repeated, and learned by heart: the dataset is cut to them, or the loader reads the "
         "same data again and again",
-        "Look at the length of the dataset, the sampler, and where the iterator is made.",
+        "Check the length of the dataset, the sampler, and where the iterator is made.",
     )
 
 
@@ -358,13 +358,13 @@ def constant_inputs(e: Evidence) -> Detection | None:
         return _mistake(
             f"All {ids.numel()} tokens of the batch are {int(ids.min())}.",
             "the inputs are constant: all tokens of a batch are the same",
-            "Look at what the loader and the tokenizer give.",
+            "Check what the loader and the tokenizer give.",
         )
     if ids is not None and ids.shape[0] > 2 and bool((ids == ids[:1]).all()):
         return _mistake(
             f"All {len(ids)} sequences of the batch are the same.",
             "the sequences of a batch are copies of one another",
-            "Look at how the batch is sampled and stacked.",
+            "Check how the batch is sampled and stacked.",
         )
     last = e.profiles.seen[-1] if e.profiles.seen else None
     spread = None if last is None else last.sizes.get("deviation between the rows of the inputs")
@@ -372,7 +372,7 @@ def constant_inputs(e: Evidence) -> Detection | None:
         return _mistake(
             f"The {last.shape[0]} inputs of the batch are the same numbers.",
             "the inputs are constant: all rows of a batch are the same, or empty",
-            "Look at what the loader and the decoder of files give.",
+            "Check what the loader and the decoder of files give.",
         )
     kept = None if labels is None else labels[labels != IGNORED]
     if labels is not None and kept is not None and labels.numel() > 16:
@@ -380,13 +380,13 @@ def constant_inputs(e: Evidence) -> Detection | None:
             return _mistake(
                 "Every label of the batch is ignored (-100).",
                 "all labels are ignored, so that the loss has nothing to learn from",
-                "Look at how labels are masked.",
+                "Check how labels are masked.",
             )
         if len(kept) > 16 and int(kept.min()) == int(kept.max()):
             return _mistake(
                 f"All {len(kept)} labels of the batch are {int(kept.min())}.",
                 "the labels are constant: all of a batch are the same",
-                "Look at where the labels come from.",
+                "Check where the labels come from.",
             )
     return None
 
@@ -416,7 +416,7 @@ def answer_inside(e: Evidence) -> Detection | None:
                 f"Place {place} of the inputs has {len(pairs)} values in {len(x)} rows, and each goes with one of the "
                 f"{classes} labels.",
                 "the label is in the input (a leak): one place of it says the answer, and the loss is too good",
-                "Look at what puts it there: a file or folder name, a watermark, a column that was not dropped.",
+                "Check what puts it there: a file or folder name, a watermark, a column that was not dropped.",
             )
     return None
 
@@ -433,7 +433,7 @@ def wrapped(e: Evidence) -> Detection | None:
         f"The largest of {e.profiles.tokens} tokens is {largest}; the embedding has {table.num_embeddings} rows.",
         f"token ids are stored in too few bits and have wrapped around: none is above {largest}, so that most of the "
         "vocabulary is unused and its rows of the embedding never train",
-        "Store token ids as 32 bit integers, and look at the type of the file or array that they come from.",
+        "Store token ids as 32 bit integers, and check the type of the file or array that they come from.",
     )
 
 
@@ -448,7 +448,7 @@ def outliers(e: Evidence) -> Detection | None:
         f"{found[1]:.3g} times the usual one.",
         "some batches are outliers: their inputs are far too large, and so is their gradient if it is not clipped "
         "before the step; loss and gradient jump with them",
-        "Look at where these batches come from (units, exposure, normalization), and clip before optimizer.step().",
+        "Check where these batches come from (units, exposure, normalization), and clip before optimizer.step().",
     )
 
 
@@ -466,7 +466,7 @@ def mostly_one_label(e: Evidence) -> Detection | None:
     return _mistake(
         f"{count / kept.numel():.0%} of the labels are {int(value)}.",
         "most labels are one token: padding counts in the loss, or the text is cut to nothing",
-        f"Set the labels of padding to {IGNORED} (ignore_index), and look at how long the sequences really are.",
+        f"Set the labels of padding to {IGNORED} (ignore_index), and check how long the sequences really are.",
     )
 
 
@@ -619,7 +619,7 @@ def leak(e: Evidence) -> Detection | None:
         return _mistake(
             "Changing a token of the input changes no output.",
             "the output does not depend on the input",
-            "Look at what the model does with its first argument.",
+            "Check what the model does with its first argument.",
         )
     if moved.others and not any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in e.model.modules()):
         return _mistake(

@@ -46,8 +46,8 @@ from edgewise.monitor.series import LARGEST, LONG, History
 
 EARLY = (2, *range(9, 100, 10), *range(149, 1000, 50))  # rows behind which the numbers at hand are tested
 COPIED = (2, 59)  # and a few passes are made on the model as it is
-LOOKS = (120, 240, 480, 960)  # steps at which a loss that does not fall is looked at
-PLATEAU = 150  # steps before which a stall without a cause is no alarm: healthy networks pass through it
+LOOKS = (120, 240, 480, 960)  # steps at which a loss that does not fall is inspected
+PLATEAU = 150  # steps before which a stall without a cause is not an alarm: healthy networks pass through it
 LATELY = 60  # steps for which a change of the weights explains a symptom
 CAME_BACK = 0.15  # of a jump of the loss is left when it has come back
 BACK = 6  # steps in which the loss must come back for a jump to be one batch's
@@ -67,7 +67,7 @@ CURRICULUM = "new data"  # that is known better than by an untrained network, or
 SNAPSHOTS, SNAPSHOT_STEPS = 4, 10  # copies of the weights that are kept, and steps between them
 HARD = 50.0  # the largest logit, from which its growth is told on a first plateau, too
 CALM = 0.2  # of the logarithms of losses: those that scatter by less are seen not to fall
-THIN = 4  # rows for each batch that is looked at, where every step is sampled
+THIN = 4  # rows for each batch that is inspected, where every step is sampled
 ALIKE = 5e-3  # of the size of outputs: inputs that differ by less have one answer
 SLOWLY = 0.85  # of the first losses: above it a run learns little, and higher rates are tried
 FLAT = 0.98  # of the mean of the first losses: one that does not fall below has learned nothing
@@ -103,7 +103,7 @@ class Examination:
         every: bool = False,
         tell: Callable[[str], None] = lambda sentence: None,
     ) -> None:
-        self._tell, self.every = tell, every  # every: step is sampled, so that not every batch is looked at
+        self._tell, self.every = tell, every  # every: step is sampled, so that not every batch is inspected
         self.places, self.clock, self.instrument, self.switch = places, clock, instrument, switch
         self.batch, self.history, self.criterion = batch, history, criterion
         self.alone, self.try_rates = alone, try_rates
@@ -393,7 +393,7 @@ class Examination:
                 f"Outputs for different inputs of a batch differ by {apart:.1g} of their size.",
                 "the outputs have collapsed: they are constant, the same for every input, so that the loss either does "
                 "not need them or has lost the gradient that keeps them apart",
-                "Look at what in the loss tells inputs apart (negatives, a denominator, labels), and at dead layers.",
+                "Check what in the loss tells inputs apart (negatives, a denominator, labels), and dead layers.",
                 topic="collapse",
             )
         ]
@@ -418,7 +418,7 @@ class Examination:
                         f"The loss began at {losses.opening[0]:.3g} and is {losses.level():.3g}; the learning rate has "
                         f"risen at each of the last {len(rates.recent)} steps, to {rates.now:.2g}.",
                         "the warm-up of the learning rate does not end: the rate is still rising, and too low to learn",
-                        "Look at the length of the warm-up (in steps, not in tokens or samples) and at the schedule.",
+                        "Check the length of the warm-up (in steps, not in tokens or samples) and the schedule.",
                         topic="slow rate",
                     )
                 ]
@@ -530,7 +530,7 @@ class Examination:
                     alarm,
                     cause=f"batches have become smaller: the last one has {now} labels, an earlier one {before}, so "
                     "that the gradient is noisier at the same learning rate",
-                    advice="Look at the sampler and at what filters, or lower the rate with the batch size.",
+                    advice="Check the sampler and the filters, or lower the rate with the batch size.",
                 )
         found = trials.of_data(evidence, at, alone=single) if at >= 0 else None
         if found is None:
@@ -539,7 +539,7 @@ class Examination:
             return replace(
                 alarm,
                 cause=f"an outlier among the batches: {found.what}" if found.what else "",
-                advice="Look at the batch in the dossier; clip the gradient, or leave such batches out.",
+                advice="Check the batch in the dossier; clip the gradient, or leave such batches out.",
             )
         if found.meant:
             return replace(
@@ -551,7 +551,7 @@ class Examination:
         return replace(
             alarm,
             cause=found.cause,
-            advice="Look at the batches from that step on: the shard, the tokenizer, units and normalization, padding, "
+            advice="Check the batches from that step on: the shard, the tokenizer, units and normalization, padding, "
             "how labels are numbered and paired with inputs.",
         )
 
@@ -605,7 +605,7 @@ class Examination:
 
 
 def _next(kind: AlarmKind, could_be: Sequence[str], ruled_out: Sequence[str]) -> str:
-    """What to do about a symptom: the usual, unless it was ruled out; else the test that would decide."""
+    """Return what to do about a symptom: the usual, unless it was ruled out; else the test that would decide."""
     usual = ADVICE[kind]
     rate = any("learning rate" in each for each in ruled_out) and " rate" in usual
     if usual and not rate:

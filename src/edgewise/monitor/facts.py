@@ -58,7 +58,7 @@ ONE_HOT, OF_BLOCKS = 0.5, 0.75  # of the rows, in so many of the blocks
 
 
 def audited(stored: int) -> bool:
-    """Return whether every parameter is looked at in the row that so many are stored before."""
+    """Return whether every parameter is inspected in the row that so many are stored before."""
     return stored in (1, 3, 6) or stored % 10 == 9
 
 
@@ -92,7 +92,7 @@ class RateSeries:
 
     @property
     def faded(self) -> bool:
-        """Return whether the rate was next to nothing for long, which is no end of a schedule."""
+        """Return whether the rate was next to nothing for long, which is not an end of a schedule."""
         return self.low >= FADED and self.low > 0.25 * self.steps
 
     @property
@@ -252,7 +252,7 @@ WRONG = {  # states of a gradient that no step may have: symptom, what was seen,
         f"The gradient that is used has a cosine below {CHANGED} with the one that arrived",
         "gradients are changed between the backward pass and the step (noise, masks, an exchange between parameters): "
         "the step does not follow the gradient of the loss",
-        "Look at what is done with .grad after loss.backward().",
+        "Check what is done with .grad after loss.backward().",
     ),
     "cleared": (
         AlarmKind.NO_GRADIENT,
@@ -308,7 +308,7 @@ class ParameterAudit:
         )
 
     def before_step(self, step: int) -> None:
-        """Look at all gradients, and remember the entry that each moves most."""
+        """Read all gradients, and remember the entry that each moves most."""
         self._before, now = [], {}
         for name, parameter in self.model.named_parameters():
             if not parameter.requires_grad or not parameter.is_floating_point():
@@ -333,7 +333,7 @@ class ParameterAudit:
         self.steps.append(step)
 
     def after_step(self) -> None:
-        """Look at what has moved."""
+        """Record what has moved."""
         self._note(
             {
                 name: "moves" if bool(parameter.detach().flatten()[place] != value) else "still"
@@ -418,7 +418,7 @@ class ParameterAudit:
                 f"In the last {IDLE_AUDITS} audited rows one expert has had all gradients, and the others none "
                 f"({_listed(idle)} and its siblings).",
                 "the router gives everything to one expert, and the others are unused: routing is not balanced",
-                "Look at the sign and the weight of the balance loss, and at how the router begins.",
+                "Check the sign and the weight of the balance loss, and how the router begins.",
                 module=idle[0].rpartition(".")[0],
             ),
         )
@@ -523,7 +523,7 @@ def _listed(names: list[str]) -> str:
 
 
 class RowFacts:
-    """Facts of several rows that are no trend: lost updates, steps uphill."""
+    """Facts of several rows that are not trend: lost updates, steps uphill."""
 
     def __init__(self) -> None:
         self.rounded: deque[float] = deque(maxlen=AGREE)
@@ -633,7 +633,7 @@ class Custody:
         self.often = 0  # times that the loss rose with it, in a row
 
     def _state(self, optimizer: Optimizer) -> list[tuple[int, int]]:
-        """Which tensors hold the moments of a few parameters, and how often they were written to."""
+        """Return which tensors hold the moments of a few parameters, and how often they were written to."""
         states = [optimizer.state.get(p) or {} for p in self._chosen[:FEW_STATES]]
         moments = [s[name] for s in states for name in MOMENTS if isinstance(s.get(name), Tensor)]
         return [(id(moment), moment._version) for moment in moments]
@@ -791,7 +791,7 @@ class BackwardFacts:
                 f"before, there were {most} to a step." if most else "no optimizer of this model has stepped."
             ),
             "optimizer.step() is not called any more: gradients add up, and the weights do not change",
-            "Look at the condition under which optimizer.step() is called (accumulation, a scaler, a flag).",
+            "Check the condition under which optimizer.step() is called (accumulation, a scaler, a flag).",
         )
 
     def stepped(self) -> None:

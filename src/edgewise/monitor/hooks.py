@@ -49,7 +49,7 @@ class Switch:
     def __init__(self, clock: Clock, fail: Callable[[Exception], None]) -> None:
         self.clock, self.fail = clock, fail
         self.on = True
-        self.check = True  # whether this row is one on the slow clock, which the referee looks at
+        self.check = True  # whether this row is one on the slow clock, which the referee inspects
         self.limit = 0.0  # largest finite number of the dtype that activations have or are cast to
         self.deferred = DeferredReads()
 
@@ -135,7 +135,7 @@ class DeferredReads:
         return self.kept.setdefault(type(read), [])
 
     def settle(self) -> None:
-        """Read what was kept; not-a-number where it was written over, which is copied at once from then on."""
+        """Read what was kept; not-a-number if it was written over, which is copied at once from then on."""
         for kind, listed in self.kept.items():
             reads = [read for read in listed if read.ready()]
             tensors = [read.seen for read in reads]
@@ -249,7 +249,7 @@ class GradientRequest:
             deferred.asked.append((self, tensor, tensor._version))
 
 
-# The number of the backward pass that goes on, -1 outside of one; 0 where torch does not say, so that nothing waits.
+# The number of the backward pass that continues, -1 outside of one; 0 where torch does not say, so that nothing waits.
 _number: Callable[[], int] = getattr(torch._C, "_current_graph_task_id", lambda: 0)
 
 
@@ -314,11 +314,11 @@ class OptimizerSteps:
         return any(not self._known[optimizer][1].isdisjoint(parameters) for parameters in done)
 
     def _moved(self) -> float:
-        """How much of what trains was moved in this round."""
+        """Return how much of what trains was moved in this round."""
         return sum(self._share(o) for o in {each() for each in self._ended} if o is not None)
 
     def _share(self, optimizer: Optimizer) -> float:
-        """Which part of the parameters that train it moves; all of them, where it is the one that was named."""
+        """Return which part of the parameters that train it moves; all of them, where it is the one that was named."""
         if optimizer not in self._known:
             self._known[optimizer] = self._measure(optimizer)
         return self._known[optimizer][0]

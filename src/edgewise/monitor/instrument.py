@@ -121,12 +121,12 @@ class StreamChange:
         self._seen: Tensor | None = None
 
     def before(self, call: Call | None) -> None:
-        """Look at the stream with the weights that the step begins with."""
+        """Measure the stream with the weights that the step begins with."""
         self._call = call
         self._before = None if call is None else self._look(call)
 
     def after(self) -> Tensor:
-        """The change that the step made, on the device; not a number where there was no look before it."""
+        """The change that the step made, on the device; not a number if there was no look before it."""
         if self._call is None or self._before is None:
             return torch.tensor(math.nan, device=next(self.model.parameters()).device)
         old, new = self._before, self._look(self._call)
@@ -151,14 +151,14 @@ class StreamChange:
 SLOW = 10  # stored rows between two on the slow clock
 SPECTRUM = 3 * SLOW  # and between two at which the change of one block's logits is taken apart
 CHECKED = 10 * SLOW  # and between two at which the referee looks, after its first five looks
-LOOKS = 3  # rows in a row that the referee may miss before a refusal under dropout is said
+LOOKS = 3  # rows in a row that the referee may miss before they are left out under dropout
 HOST = ("cpu",)  # devices whose numbers can be read without waiting for them
 LOUD = 100.0  # times the mean square of what enters a block
 FEW = 1e-30  # below every activation that matters: keeps logarithms finite
 
 
 def checked(stored: int) -> bool:
-    """Return whether the referee looks at the row that so many are stored before."""
+    """Return whether the referee inspects the row that so many are stored before."""
     return stored % (SLOW if stored < 5 * SLOW else CHECKED) == 0
 
 
@@ -176,7 +176,7 @@ class Instrument:
         self.loss, self.gradients = self._scalars[0], self._scalars[1:]
         self._absent = torch.full((1,), math.nan, device=self.device)
         target = places.model if loss is None else loss
-        self.on_host = self.device.type in HOST  # where it costs nothing to look at the loss of every step
+        self.on_host = self.device.type in HOST  # if it costs nothing to check the loss of every step
         self.loss_copy = LossCopy(self.loss)
         self.ring = None if self.on_host else LossRing(self.device)
         self.handles.append(target.register_forward_hook(guarded_beside(switch, self.loss_copy.leave)))
@@ -190,7 +190,7 @@ class Instrument:
         self._blocks = [[place.block for place in group.layers] for group in self.groups]
         self._most_heads = max([*places.heads, 0])
         self._sheet = StatisticLayout(places.depth)
-        # rows, and how many of the last that the referee looked at he refused in part
+        # rows, and how many of the last that the referee inspected and rejected in part
         self.samples = self._missed = 0
         self._activations: list[Tensor] = []
         self._shapes: list[torch.Size] = []  # of the parts of a row

@@ -44,8 +44,8 @@ def median_of(history: History, at: NDArray[np.int64]) -> Array:
 
 
 CHANCE, SCATTER = 0.01, 4.0
-LATE = 3  # rows that are held against those before them
-MOVED = math.log(1.5)  # what changed by less is no cause
+LATE = 3  # rows that are compared with those before them
+MOVED = math.log(1.5)  # what changed by less is not a cause
 
 
 def evidence(history: History) -> Array:
@@ -79,7 +79,7 @@ LOUDER = math.log(1.2)  # of the loss, against its recent median
 STRANGE = math.log(10.0)  # of what enters the first block: only the batch can do that in one step
 TOGETHER = 5.0  # times their scatter, by which loss and gradient jump at once and the loss doubles
 PASSING = 10  # steps in which a jump of the loss that came between two rows is looked for
-PASSED = 10.0  # times the scatter of the loss, where the row of a bad batch is missing
+PASSED = 10.0  # times the scatter of the loss, if the row of a bad batch is missing
 CLOSED = math.log(0.1)  # of the attention entropy at the start
 # of a small loss, whose logarithm scatters, if that brings it back to half of the first one
 LEARNED = math.log(8.0)
@@ -234,7 +234,7 @@ def not_a_number(history: History) -> Detection | None:
     broken = (np.isnan(history.now) | endless) & np.isfinite(history.first)
     loss, norm, gradient = (history.at(name) for name in ("loss", "norm", "gradient"))
     heard = bool(len(loss)) and math.isfinite(history.loss)
-    broken[loss] &= not heard  # its logarithm is not, where it is negative
+    broken[loss] &= not heard  # its logarithm is not, if it is negative
     seen = gradient if np.isfinite(history.now[norm]).all() else gradient[:0]
     counts = (
         *loss,

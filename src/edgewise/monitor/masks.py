@@ -7,7 +7,7 @@ meant; the referee keeps the reading with which rebuilt rows give the layer's ow
     counted (L S, 1, Q):         whether the query is a token, and not padding: it sees itself
 
 In compiled code only that there was one can be noted. What the whole model was called with, which is seen beside the
-graph, is then offered to the referee, who looks at every such row.
+graph, is then offered to the referee, who inspects every such row.
 
 Shapes of an argument, with 1 for all alike: (B, K), (Q, K), (B, Q, K), (B H, Q, K), (B, H, Q, K).
 """
@@ -72,7 +72,7 @@ class Masks(ModelHook):
                 break
 
     def _keep(self, given: dict[str, Any]) -> None:
-        """One that was never looked at has the referee look at this row."""
+        """One that was never inspected has the referee check this row."""
         for name, x in given.items():
             if isinstance(x, Tensor) and not x.requires_grad and 2 <= x.dim() <= 4:
                 self.given[name] = x, x._version
@@ -80,11 +80,11 @@ class Masks(ModelHook):
                     self.switch.check = True
 
     def tensor(self, argument: str) -> Tensor | None:
-        """As it was given; None where it was not."""
+        """As it was given; None if it was not."""
         return self.given[argument][0] if argument in self.given else None
 
     def lasts(self, argument: str) -> bool:
-        """Return whether nobody has written over it since."""
+        """Return whether it is still unchanged."""
         x, version = self.given.get(argument, (None, 0))
         return x is None or x._version == version
 

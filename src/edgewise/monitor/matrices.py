@@ -39,7 +39,7 @@ class ParameterViews:
         return self._gathered or self._now()
 
     def gather(self) -> None:
-        """Once for a row, where it is spread over processes: all of them must ask for it equally often."""
+        """Once for a row, if it is spread over processes: all of them must ask for it equally often."""
         self._gathered = self._now() if self.spread else []
 
     def release(self) -> None:
@@ -53,13 +53,13 @@ class ParameterViews:
         if not (known and list(map(Tensor.data_ptr, now)) == self._where):  # type: ignore[arg-type]
             self._parameters, self._views = now, [view.detach() for view in self._make()]
             own = {_storage(view) for view in self._views} <= {_storage(p) for p in now} - {0}
-            # A copy (joined rows, a shard) is made anew every time.
+            # A copy (joined rows, a shard) is rebuilt every time.
             self._where = [p.data_ptr() for p in now if p is not None] if own else []
         return self._views
 
 
 def _storage(tensor: Tensor | None) -> int:
-    """Where its storage begins; 0 where that cannot be said (None, or spread over processes)."""
+    """Return where its storage begins; 0 if that cannot be said (None, or spread over processes)."""
     return 0 if tensor is None or hasattr(tensor, "to_local") else tensor.untyped_storage().data_ptr()
 
 
@@ -100,7 +100,7 @@ class Views(NamedTuple):
 class Matrices:
     """The matrices of every block, in three groups, and the embedding tables as one more.
 
-    Where no blocks were found, or nothing of them trains (adapters, a head alone), all matrices that train are in the
+    If no blocks were found, or nothing of them trains (adapters, a head alone), all matrices that train are in the
     last group.
     """
 
@@ -181,7 +181,7 @@ class Matrices:
         return known
 
     def _gradients(self, views: Views, shift: int) -> list[Tensor]:
-        """The same rows of the gradients; not-a-number where there is none."""
+        """The same rows of the gradients; not-a-number if there is none."""
         found = [parameter.grad for parameter in self._tracked]
         plain = not self.sharded and [g is not None and g.layout for g in found] == self._strided
         present = cast("list[Tensor]", found)  # `plain`: every gradient is there
@@ -202,7 +202,7 @@ class Matrices:
         return [torch.full(s.size, math.nan) if g is None else s.of(g, shift) for s, g in pairs]
 
     def _gradient(self, parameter: nn.Parameter) -> Tensor | None:
-        """Laid out like the parameter; None where there is none, or only some of its rows."""
+        """Laid out like the parameter; None if there is none, or only some of its rows."""
         gradient = parameter.grad
         if gradient is None or gradient.layout is not torch.strided:
             return None
@@ -287,7 +287,7 @@ class Flat:
         return torch.stack([lost, (gradient * update).sum() / size])
 
     def norms(self) -> Tensor:
-        """|.| (3, slices) of weights, gradients and updates, where the weights after the step stand for these."""
+        """|.| (3, slices) of weights, gradients and updates, if the weights after the step stand for these."""
         self._updates.sub_(self._weights)
         return torch.cat([torch.linalg.vector_norm(rows, dim=2) for rows in self._alike], 1)
 
@@ -349,7 +349,7 @@ def _of_view(name: str, view: Tensor, parameter: Tensor, dimension: int, group: 
     strides = [*view.stride()]
     step = strides[dimension]
     strides[dimension] = step * stride
-    apart = [d for d in range(len(size)) if d == dimension or size[d] > 1]  # so that neighbours can be told
+    apart = [d for d in range(len(size)) if d == dimension or size[d] > 1]  # so that neighbors can be told
     start = int(view.storage_offset()) - int(parameter.storage_offset())
     return Slice(
         name,
@@ -377,7 +377,7 @@ RIDGE = 1e-13  # of the trace: keeps a change of low rank positive, below what a
 
 
 def spectral_entropy(query: Tensor, key: Tensor, query_after: Tensor, key_after: Tensor) -> Tensor:
-    """In nats, per head; 0 is a change of rank one; nan where nothing changed, or something is not finite.
+    """In nats, per head; 0 is a change of rank one; nan if nothing changed, or something is not finite.
 
     The largest singular values carry the entropy, so their squares in double precision suffice.
     """
@@ -389,7 +389,7 @@ def spectral_entropy(query: Tensor, key: Tensor, query_after: Tensor, key_after:
     ridge = RIDGE * gram.diagonal(dim1=1, dim2=2).sum(-1, keepdim=True)
     L = torch.linalg.cholesky_ex(gram + torch.diag_embed(ridge.expand(-1, gram.shape[1]))).L
     product = L.mT @ other @ L
-    usable = product.isfinite().all(-1).all(-1)[:, None, None]  # eigvalsh refuses the others
+    usable = product.isfinite().all(-1).all(-1)[:, None, None]  # eigvalsh raises for the others
     square = torch.linalg.eigvalsh(torch.where(usable, product, 0.0)).clamp_min(0)
     p = square / square.sum(-1, keepdim=True)
     return -torch.special.xlogy(p, p).sum(-1)

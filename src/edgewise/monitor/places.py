@@ -20,8 +20,8 @@ from edgewise.models.readable import refuse_lazy
 from edgewise.models.unwrap import unwrap
 from edgewise.optim.query_key import QueryKey, query_keys
 
-WHOLE = "loss, gradient, weights and updates as a whole"  # where no blocks were found
-UNHEARD = 3  # steps without any loss, or rows where it is seen with these alone, after which that is said
+WHOLE = "loss, gradient, weights and updates as a whole"  # if no blocks were found
+UNHEARD = 3  # steps without any loss, or rows if it is seen with these alone, after which that is said
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ class Places:
     embeddings: tuple[str, ...] = ()
     sequence_first: bool = True
     blind: list[str] = field(default_factory=list)
-    # before the first block and behind every block, if these are no modules
+    # before the first block and behind every block, if these are not modules
     streams: tuple[Operation, ...] = ()
     axes: tuple[str, ...] = ()  # of these streams
     # attention seen where it is computed
@@ -115,7 +115,7 @@ def check_model(model: object) -> None:
 
 
 def places_of(model: nn.Module, batch: Any = None) -> Places:
-    """The places of a model, which is run on this batch if it has to be; never refuses one."""
+    """The places of a model, which is run on this batch if it has to be; never raises."""
     where = ModelMap(model)
     bare = where.model
     try:

@@ -214,7 +214,7 @@ class Run:
 
 
 def ended(events: Sequence[dict[str, Any]]) -> bool:
-    """Return whether the last start was followed by an end: a run that was resumed goes on."""
+    """Return whether the last start was followed by an end: a run that was resumed continues."""
     return any(event["kind"] in ("stop", "off") for event in _last_part(events))
 
 

@@ -18,7 +18,7 @@ from edgewise.monitor.capture import Call
 from edgewise.monitor.masks import MaskReading
 
 TOLERANCE = {torch.bfloat16: 5e-2, torch.float16: 1e-2}
-TOLERANCE_WIDE = 2e-3  # float32, where the copies and the layer may multiply in another order, or in tf32
+TOLERANCE_WIDE = 2e-3  # float32, if the copies and the layer may multiply in another order, or in tf32
 VAIN = 3  # rows for which no mask was found in what the model was called with, after which none is looked for
 NOISE = 2.0  # factor either way between what is left over and what dropout must leave
 
@@ -47,7 +47,7 @@ def misses(group: AttentionGroup, rows: Pass, dtype: torch.dtype) -> Tensor:
 
 
 def _telling(rows: Pass, layers: int) -> Tensor:
-    """Whether a layer has a row that counts and sees two keys, (L,): any mask hits where none is left to compare."""
+    """Whether a layer has a row that counts and sees two keys, (L,): any mask hits if none is left to compare."""
     assert rows.visible is not None and rows.counted is not None
     several = (rows.visible.sum(-1) > 1).any(1, keepdim=True)
     return (rows.counted & several).unflatten(0, (layers, -1)).flatten(1).any(-1)
@@ -65,7 +65,7 @@ def _multiplied(group: AttentionGroup, rows: Pass) -> Tensor:
 
 
 def _noise(group: AttentionGroup, rows: Pass) -> Tensor:
-    """sum over rows and keys of s_j^2 |v_j|^2 per layer, with |W_O v_j|^2 where the output was copied behind W_O."""
+    """sum over rows and keys of s_j^2 |v_j|^2 per layer, with |W_O v_j|^2 if the output was copied behind W_O."""
     L, H = len(group.layers), rows.output.shape[1]
     if group.first.fused_call:
         W = group.output_weights().unflatten(-1, (H, -1)).transpose(1, 2)  # (L, H, out, d_v)
@@ -83,7 +83,7 @@ def judged(
 ) -> Pass:
     """Rows of a pass, with his verdict where he looks; call: what the model was called with.
 
-    He looks at every row whose mask was given to compiled code, where it cannot be read. What he says of one holds for
+    He inspects every row whose mask was given to compiled code, where it cannot be read. What he says of one holds for
     that row alone.
     """
     unseen = group.masked_unseen(call)
@@ -100,7 +100,7 @@ def verdict(
 ) -> Pass:
     """Refuse layers that are missed; where some are, try other masks first.
 
-    Kept is the one that hits most, and of those the one that most rows count under: a wrong mask hits where it leaves
+    Kept is the one that hits most, and of those the one that most rows count under: a wrong mask hits if it leaves
     hardly any.
     """
     miss = misses(group, rows, dtype)
@@ -144,7 +144,7 @@ def _most(rows: Pass, miss: Tensor) -> tuple[int, int]:
 def _others(
     group: AttentionGroup, all_missed: bool, offered: Sequence[MaskReading]
 ) -> Iterator[tuple[tuple[MaskReading, ...], bool]]:
-    """What else the mask might be: none, one of those offered, and causal or not where nothing fits as it is."""
+    """Return what else the mask might be: none, one of those offered, and causal or not if nothing fits as it is."""
     first, now = group.causal, group.taken
     kinds = (first, not first) if all_missed else (first,)
     for taken in ((), *((reading,) for reading in offered)):

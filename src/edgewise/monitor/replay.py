@@ -109,7 +109,7 @@ def _moment(file: Path) -> float:
 
 
 def copied(value: Any, into: Any) -> Any:
-    """The same structure with its tensors copied, into the memory of an earlier copy where it fits."""
+    """The same structure with its tensors copied, into the memory of an earlier copy if it fits."""
     if isinstance(value, Tensor):
         if isinstance(into, Tensor) and into.shape == value.shape and into.dtype == value.dtype:
             return into.copy_(value.detach())
@@ -196,7 +196,7 @@ def replay(dossier: str | Path, model: nn.Module, criterion: Callable[..., Tenso
 
     dossier    a folder that an alarm left in runs/.../dossiers
     model      a model of the same architecture; its weights are replaced by those of the dossier
-    criterion  the loss, where the model does not return it
+    criterion  the loss, if the model does not return it
     """
     path = Path(dossier)
     about, batch = about_alarm(path), _batch(path / "batch.pt")
@@ -272,7 +272,7 @@ def _precision(model: nn.Module, single: bool) -> Iterator[None]:
 
 @contextmanager
 def other_attention(model: nn.Module) -> Iterator[None]:
-    """Hugging Face models in eager attention (or fused where they were eager), others with torch's plain kernel."""
+    """Hugging Face models in eager attention (or fused if they were eager), others with torch's plain kernel."""
     config, change = getattr(model, "config", None), getattr(model, "set_attn_implementation", None)
     name = getattr(config, "_attn_implementation", None)
     if name is None or not callable(change):

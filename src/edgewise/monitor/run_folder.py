@@ -40,7 +40,7 @@ WAITING = 256  # rows and events that may wait for the disk
 SYNC = 30.0  # seconds between two fsync: a power cut loses at most these
 FAST, HEADS = "rank", "heads-rank"  # beginnings of file names
 NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP)  # of file systems without locks
-ANOTHER = "To go on with it, give first_step=, the step it is taken up at; to keep both, another folder."
+ANOTHER = "To continue with it, give first_step=, the step it is taken up at; to keep both, another folder."
 
 
 class RunFolder:
@@ -105,7 +105,7 @@ class RunFolder:
             )
 
     def append(self, step: int, values: Array, kind: str = FAST) -> None:
-        """Hand one row to the writer; dropped, and counted, where the disk is 256 rows behind."""
+        """Hand one row to the writer; dropped, and counted, if the disk is 256 rows behind."""
         self._put((kind, step, time.time(), values))
 
     def event(self, kind: str, sentence: str, step: int | None = None, **details: Any) -> None:
@@ -160,7 +160,7 @@ class RunFolder:
                     synced = time.monotonic()
                     self._sync()
                 failing = failing and len(item) != 4  # a row got through
-            except Exception as error:  # noqa: BLE001  the writer goes on, and what was lost is counted and said
+            except Exception as error:  # noqa: BLE001  the writer continues, and what was lost is counted and said
                 self.dropped += len(item) == 4
                 if not failing:
                     self._fail(f"{self.path} cannot be written ({_reason(error)}); rows are being lost.")
@@ -260,7 +260,7 @@ def _check_shape(path: Path, schemas: Mapping[str, str], about: Mapping[str, Any
 
 
 def owner_lives(path: Path, rank: int) -> bool | None:
-    """Return whether the process that writes into a folder is alive; None where that cannot be told from here."""
+    """Return whether the process that writes into a folder is alive; None if that cannot be told from here."""
     words = _owner(path, rank).split()
     if os.name != "posix" or len(words) != 4 or words[3] != socket.gethostname() or not words[1].isdecimal():
         return None
@@ -274,7 +274,7 @@ def owner_lives(path: Path, rank: int) -> bool | None:
 
 
 def _owner(path: Path, rank: int) -> str:
-    """What the process that writes has left about itself; empty where there is none."""
+    """Return what the process that writes has left about itself; empty if there is none."""
     try:
         return read_text(path / f"rank{rank}.owner", 1000).strip()
     except BadInput:

@@ -29,12 +29,12 @@ FLOOR = 0.02  # relative: a number that hardly ever moved does not jump by a lit
 def log_trend(steps: Array, logs: Array) -> tuple[Array, Array]:
     """Least squares of logs (W, C) against steps (W,): (slope, slope / its error); nan where a row is not finite.
 
-    Neighbouring rows are not independent: the error is widened by sqrt((1 + r) / (1 - r)), r the correlation of
-    neighbouring residuals [Quenouille 1952].
+    Neighboring rows are not independent: the error is widened by sqrt((1 + r) / (1 - r)), r the correlation of
+    neighboring residuals [Quenouille 1952].
     """
     t = steps - _mean(steps)
     whole = math.isfinite(np.add.reduce(logs, None))
-    usable = None if whole else np.isfinite(logs).all(0)  # asked of each only where one is not
+    usable = None if whole else np.isfinite(logs).all(0)  # asked of each only if one is not
     safe = logs if usable is None else np.where(usable, logs, 0.0)
     centred = safe - _mean(safe)
     length = t @ t
@@ -158,11 +158,11 @@ class Losses:
 
 
 CHANCE = 1e-8  # of one false trend among all series of a row
-SPARSE = 1e-5  # the same at most where rows are further apart, so that neighbours are less alike and fewer
+SPARSE = 1e-5  # the same at most where rows are further apart, so that neighbors are less alike and fewer
 APART = 4  # the power of the steps between two rows, over two, with which the one goes over into the other
 JUMP = 8.0  # times the scatter
 LOOKS = 3  # at the stream, which are rare, that must agree
-FEW = 14  # rows of a trend where they are further apart than two steps
+FEW = 14  # rows of a trend if they are further apart than two steps
 STILL = 0.05  # nats: what changed by less is not worth a word
 SHORT, RARE = 10, 2  # rows that what lasts must be seen in at least, or those of so many times the steps
 REACH = 160  # steps that a window of fewer rows covers, where rows are rarer
@@ -278,7 +278,7 @@ class History:
             self._remember(step, steps)
 
     def _note(self, step: int, row: Array) -> None:
-        """What is asked of one row alone."""
+        """Return what is asked of one row alone."""
         value = self.now
         self._stalled = None
         if self._loss is not None:
@@ -304,7 +304,7 @@ class History:
         self.count += 1
 
     def _look(self) -> None:
-        """What the last rows are, how far they are apart, and which t-value is not chance with so many."""
+        """Return what the last rows are, how far they are apart, and which t-value is not chance with so many."""
         most = min(self.count, self._longest)
         steps = self._steps[self._end - most : self._end]
         if most > FEW and steps[0] <= steps[-1] - REACH:
@@ -343,7 +343,7 @@ class History:
 
     @property
     def stalled(self) -> bool:
-        """Return whether the loss no longer falls; also where it is not watched, since nothing contradicts it then.
+        """Return whether the loss no longer falls; also if it is not watched, since nothing contradicts it then.
 
         Of the last 80 steps; by the trend with fewer losses.
         """
@@ -436,7 +436,7 @@ def _thresholds(series: int, most: int, apart: int) -> tuple[float, ...]:
 
 
 def _wider(steps: Array, gap: int) -> float:
-    """How much wider rows scatter that are further apart than those of the window, as a random walk does."""
+    """Return how much wider rows scatter that are further apart than those of the window, as a random walk does."""
     if gap < 2 or len(steps) < 3:
         return 1.0
     return math.sqrt(max(1.0, gap / float(np.median(np.diff(steps)))))
@@ -445,7 +445,7 @@ def _wider(steps: Array, gap: int) -> float:
 def _jumps(past: Array, value: Array) -> Array:
     """(value - recent median) / scatter of one row against the one before; nan with fewer than 20 rows.
 
-    0 where no scatter makes it a jump, since that is at least FLOOR.
+    0 if no scatter makes it a jump, since that is at least FLOOR.
     """
     if len(past) < FEWEST:
         return np.full(len(value), np.nan)

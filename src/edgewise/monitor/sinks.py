@@ -2,7 +2,7 @@
 
 Of the run its columns, of sites and blocks the smallest and the largest value over depth. W&B and trackio are used
 when a run of theirs is active; TensorBoard has no such thing, so its writer is given. A sink that fails is left
-alone and said so; the others, and the training, go on.
+alone and said so; the others, and the training, continue.
 """
 
 from __future__ import annotations
@@ -284,7 +284,7 @@ class RunLog:
 
     def say_always(self, sentence: str) -> None:
         """Say it, also if the run is quiet."""
-        with suppress(OSError, ValueError):  # of a standard error that is closed: training goes on
+        with suppress(OSError, ValueError):  # of a standard error that is closed: training continues
             print(f"edgewise: {sentence}", file=sys.stderr, flush=True)
 
     def close(self) -> None:

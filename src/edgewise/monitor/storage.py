@@ -1,4 +1,4 @@
-"""Files that one process appends to and anybody reads while they grow: fixed-width rows, each with its checksum.
+"""Files that one process appends to and others read while they grow: fixed-width rows, each with its checksum.
 
     64 bytes      b"edgewise rows 1\\n", the schema's name, the number of values, zeros
     then rows     step (int64), seconds since 1970 (float64), values (float32 each), crc32 of all before it
@@ -217,7 +217,7 @@ def events_of(path: Path) -> tuple[list[dict[str, Any]], int]:
 
 
 def _event(line: bytes, checked: bool) -> dict[str, Any] | None:
-    """The event of a line; None where the line is damaged."""
+    """The event of a line; None if the line is damaged."""
     check = CHECK.search(line)
     whole = not checked if check is None else zlib.crc32(line[: check.start()] + b"}") == int(check[1], 16)
     if not whole:
@@ -234,7 +234,7 @@ def _event(line: bytes, checked: bool) -> dict[str, Any] | None:
 
 
 def _object(line: str) -> dict[str, Any]:
-    """The JSON object of a line; empty where it holds none."""
+    """The JSON object of a line; empty if it holds none."""
     try:
         value = json.loads(line)
     except (ValueError, RecursionError):

@@ -89,7 +89,7 @@ def of_symptom(kind: AlarmKind, e: Evidence) -> Answer:
     if e.rewritten is not None and not static:
         return Answer(*rewritten(e.rewritten))
     rivals = dict.fromkeys(OF_SYMPTOM.get(kind, ()))
-    if e.examined:  # whether order matters was looked at: it would be among the suspects
+    if e.examined:  # whether order matters was inspected: it would be among the suspects
         rivals.pop("positions", None)
     ruled_out: list[str] = []
     if "rate" in rivals and not static and e.rates.raised(RAISED_WITHIN) > RAISED:
@@ -112,7 +112,7 @@ def of_symptom(kind: AlarmKind, e: Evidence) -> Answer:
         cause = (
             "the labels have nothing to do with the inputs: they are neither the next tokens nor any nearby"
         )
-        return Answer(cause, "Look at how inputs and labels are paired, shuffled and shifted.")
+        return Answer(cause, "Check how inputs and labels are paired, shuffled and shifted.")
     others = [f"{each.detection.cause}: {each.detection.advice.rstrip('.')}" for each in e.suspects]
     return Answer(could_be=(*(RIVALS[name] for name in rivals), *others[:2]), ruled_out=tuple(ruled_out))
 
@@ -537,7 +537,7 @@ def first_not_finite(e: Evidence, batch: Batch | None, *, labels: bool = True) -
     if first is not None and first.numel() > 1 and _broken(first, masks=True):
         return (
             "",
-            "the output of the model is not finite, though those of all its modules are: look at its last lines",
+            "the output of the model is not finite, though those of all its modules are: check its last lines",
         )
     counted = e.labels()
     if counted is not None and counted.numel() and bool((counted == IGNORED).all()):
@@ -548,7 +548,7 @@ def first_not_finite(e: Evidence, batch: Batch | None, *, labels: bool = True) -
                 return "", f"the targets are not finite, {_rows_broken(value)}"
     return (
         "",
-        "the outputs of the model are finite: look at how the loss is computed from them (a log or a division)",
+        "the outputs of the model are finite: check how the loss is computed from them (a log or a division)",
     )
 
 

@@ -1,7 +1,7 @@
 """watch(model): a monitor beside a training loop, which asks nothing of it and changes no number in it.
 
 Steps are the optimizer's own: its hooks say when one begins and ends. An error inside the monitor switches it off, is
-printed once and written down; training goes on.
+printed once and written down; training continues.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def watch(
     budget      what watching may cost, as a share of the training time; fewer steps are sampled to keep it
     optimizer   the one whose steps count; else all that move the model, one after the other, make one step
     criterion   the loss, if it is a module; a loss that the model itself returns is seen without it
-    scaler      the gradient scaler, where one is used
+    scaler      the gradient scaler, if one is used
     everything  sample every step, whatever it costs
     first_step  the number of the first step, where a run is taken up again
     quiet       say nothing on standard error
@@ -151,7 +151,7 @@ class Watch(WatchedSteps):
 
     @property
     def cost(self) -> str:
-        """The same in words, with what is sampled."""
+        """The same as text, with what is sampled."""
         return self.budget.sentence()
 
     @property
@@ -216,7 +216,7 @@ class Watch(WatchedSteps):
             self._see_loss(step, loss)
 
     def _close_at_exit(self, process: int) -> None:
-        """Where the loop has ended without closing it; not in a process that was forked from this one."""
+        """Close it if the loop has ended without closing it; not in a process that was forked from this one."""
         if os.getpid() == process:
             self.close(finished=False)
 

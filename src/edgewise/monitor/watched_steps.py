@@ -173,14 +173,14 @@ class WatchedSteps:
         self._growth_columns = np.array(
             [i for i, n in enumerate(self.names) if n.endswith(".logit_growth")], np.int64
         )
-        self._reported: float | Tensor | None = None  # the loss, where the loop reports it
+        self._reported: float | Tensor | None = None  # the loss, if the loop reports it
         self._losses = 0  # how many were seen
         self._passes = 0  # of the model, when a backward pass began last
         self._observed = np.zeros(len(self.names), bool)  # columns that had a number in some row
         self._next, self._sampled, self._stored = options.first_step, -1, 0
         self._heads_due = False  # at the next row, since attention is seen from it on
         self._near = False  # whether a detector is close to an alarm
-        self._on_host = self.instrument.on_host  # where it costs nothing to look at the loss
+        self._on_host = self.instrument.on_host  # if it costs nothing to check the loss
         self._last_row: tuple[int, Array] | None = None
         self._steps_of = OptimizerSteps(self.places.model, options.optimizer, self._tell)
         # aside: activations from passes of our own
@@ -336,7 +336,7 @@ class WatchedSteps:
         )
 
     def _measure_apart(self) -> None:
-        """The pass that trains went past the hooks: look at the same batch in a pass of our own."""
+        """The pass that trains went past the hooks: check the same batch in a pass of our own."""
         call = self.batch.few()
         if not self._aside:
             self._aside = True
@@ -485,7 +485,7 @@ class WatchedSteps:
             self._raise(alarm, sampled=sampled)
 
     def _raise_or_hold(self, alarm: Alarm, loss: float | None) -> None:
-        """One batch is blamed once the loss has come back: data that changed for good is no mistake."""
+        """One batch is blamed once the loss has come back: data that changed for good is not a mistake."""
         if alarm.kind is AlarmKind.BAD_BATCH and loss is not None and math.isfinite(loss):
             self._paths[alarm.step] = self._dossier(alarm)
             self.examination.hold(alarm, loss)
@@ -498,7 +498,7 @@ class WatchedSteps:
             self.diagnosis.postpone(alarm.kind)
             return
         if explained.kind is AlarmKind.BAD_BATCH and explained.cause.startswith(CURRICULUM):
-            self._tell("data", f"at step {alarm.since} {explained.cause}. That is no alarm.")
+            self._tell("data", f"at step {alarm.since} {explained.cause}. That is not an alarm.")
             return
         alarm = explained
         self.alarms.append(alarm)
@@ -515,7 +515,7 @@ class WatchedSteps:
             self.on_alarm(alarm)
 
     def _dossier(self, alarm: Alarm) -> Path | None:
-        """Where the step was written down; a disk that takes no dossier must not cost the alarm too."""
+        """Return where the step was written down; a disk that takes no dossier must not cost the alarm too."""
         try:
             return self.dossiers.write(
                 alarm, self.names, self.batch, self.said.about() | {"versions": versions()}
@@ -557,7 +557,7 @@ class WatchedSteps:
         self.said.tell(kind, sentence, self.step, **details)
 
     def fail(self, error: Exception) -> None:
-        """Switch off for good after an exception of our own; the training goes on without us."""
+        """Switch off for good after an exception of our own; the training continues without us."""
         if self.error:
             return
         self.error = f"{type(error).__name__}: {error}"

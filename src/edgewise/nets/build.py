@@ -238,7 +238,7 @@ class Transformer(nn.Module):
             if isinstance(table, nn.Embedding):
                 nn.init.normal_(table.weight, std=share)
         self.blocks = _blocks(architecture)
-        after = architecture.norm != "post"  # a post-norm stream is normalised already
+        after = architecture.norm != "post"  # a post-norm stream is normalized already
         self.final_norm = norm(architecture.norm_kind, d, architecture.norm_slope) if after else None
         self.readout = matrix(d, outputs, readout_gain, bias=0.0)
 

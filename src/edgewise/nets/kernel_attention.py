@@ -1,8 +1,8 @@
-"""Other kernels than softmax as drop-ins for torch's attention: Gaussian, plain and normalised, and linear.
+"""Other kernels than softmax as drop-ins for torch's attention: Gaussian, plain and normalized, and linear.
 
     o_a = sum_b G_ab v_b ,    G_ab = exp(-s |q_a - k_b|^2 / 2) ,    s = scale (1/sqrt(d) unless given)      [Song 2024]
 
-Gaussian has the memory of fused softmax attention. The rows of G are not normalised; s is one over the squared
+Gaussian has the memory of fused softmax attention. The rows of G are not normalized; s is one over the squared
 bandwidth. The null key: one more key whose logit is s |q|^2 / 2 for every query and whose value is zero turns G into a
 softmax, because every other logit lies below it:
 
@@ -10,8 +10,8 @@ softmax, because every other logit lies below it:
 
 A column of ones on the null key reads that last number, and the ratio is G v exactly.
 
-Normalised, with rows that sum to one, it is softmax with a key-norm bias, since |q_a|^2 cancels in the ratio: beside
-the plain one it separates the effect of the distance from that of the missing normaliser.
+Normalized, with rows that sum to one, it is softmax with a key-norm bias, since |q_a|^2 cancels in the ratio: beside
+the plain one it separates the effect of the distance from that of the missing normalizer.
 
 Linear attention replaces the softmax by a product of features, at a cost linear in the number of tokens:
 
@@ -154,7 +154,7 @@ def normalized_gaussian_attention(
 def check(
     query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, dropout: float, is_causal: bool, gqa: bool
 ) -> None:
-    """Shapes that would broadcast to something nobody meant are refused by name."""
+    """Raise on shapes that would broadcast by accident."""
     if query.shape[-1] != key.shape[-1]:
         raise BadInput(f"query has head size {query.shape[-1]} and key {key.shape[-1]}; they must be equal.")
     if key.shape[:-1] != value.shape[:-1]:

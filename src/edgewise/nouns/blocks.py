@@ -1,6 +1,6 @@
 """A block is a tuple of branches: pre-norm, post-norm, residual scaling, parallel blocks are values, not code paths.
 
-Gains are floats in a description and may be arrays inside a phase diagram; nothing here looks at them.
+Gains are floats in a description and may be arrays inside a phase diagram; nothing here inspects them.
 """
 
 from __future__ import annotations

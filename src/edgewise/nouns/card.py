@@ -16,7 +16,7 @@ from edgewise.nouns.verdict import Outcome
 
 @dataclass(frozen=True, eq=False)
 class Curve:
-    """A line or points (x, y), each (m,). The group chooses its colour, the role how it is drawn.
+    """A line or points (x, y), each (m,). The group chooses its color, the role how it is drawn.
 
     Roles: line, second, third, fit, thin (one of many runs), steps, orbit, boundary, second_boundary; of what was
     measured: points, hollow, cross (what did not get there), median (a short stroke across points).
@@ -41,13 +41,13 @@ class Map:
     x: Array
     y: Array
     values: Array
-    limit: float = 1.0  # colours run from -limit to limit
+    limit: float = 1.0  # colors run from -limit to limit
     classes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)
 class Dots:
-    """Measured numbers at the points (x, y) of a map, in the map's own colours: where they agree they vanish in it."""
+    """Measured numbers at the points (x, y) of a map, in the map's own colors: if they agree they vanish in it."""
 
     label: str
     x: Array
@@ -57,7 +57,7 @@ class Dots:
 
 @dataclass(frozen=True, eq=False)
 class Arrows:
-    """A field of directions (u, v) in axis units at the points x (mx), y (my); colour is the speed."""
+    """A field of directions (u, v) in axis units at the points x (mx), y (my); color is the speed."""
 
     x: Array
     y: Array

@@ -46,7 +46,7 @@ class Knob:
     meaning: str
     minimum: float = -math.inf
     maximum: float = math.inf  # of the size: beyond it no answer is waited for, or numbers cannot hold it
-    exclusive: bool = False  # the minimum itself is refused
+    exclusive: bool = False  # the minimum itself is not allowed
     choices: tuple[str, ...] = ()
     per_block: bool = False  # may be a list of length depth
     optional: bool = False  # None is a value ("not there", or "follows from the others")
@@ -78,7 +78,7 @@ class Knob:
         checked = tuple(self.check(value, depth) for value in values)
         return checked[0] if len(set(checked)) == 1 else checked
 
-    def refuse(self, value: Value, expected: str) -> BadInput:
+    def reject(self, value: Value, expected: str) -> BadInput:
         """Return the error of a value that is not what was expected."""
         return BadInput(f"{self.name} must be {expected}, got {shown(value)}. It is: {self.meaning}.")
 
@@ -96,9 +96,9 @@ def _integer(knob: Knob, value: Value) -> int:
     if isinstance(value, float) and value.is_integer():
         value = int(value)
     if isinstance(value, bool) or not isinstance(value, int) or value < knob.minimum:
-        raise knob.refuse(value, f"a whole number of at least {knob.minimum:g}")
+        raise knob.reject(value, f"a whole number of at least {knob.minimum:g}")
     if value > knob.maximum:
-        raise knob.refuse(value, f"at most {knob.maximum:,.0f}")
+        raise knob.reject(value, f"at most {knob.maximum:,.0f}")
     return value
 
 
@@ -106,17 +106,17 @@ def _number(knob: Knob, value: Value) -> float:
     bound = f"a finite number {'above' if knob.exclusive else 'of at least'} {knob.minimum:g}"
     expected = "a finite number" if knob.minimum == -math.inf else bound
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) <= sys.float_info.max:
-        raise knob.refuse(value, expected)
+        raise knob.reject(value, expected)
     if value < knob.minimum or (knob.exclusive and value == knob.minimum):
-        raise knob.refuse(value, expected)
+        raise knob.reject(value, expected)
     if abs(value) > knob.maximum:
-        raise knob.refuse(value, f"{expected} and at most {knob.maximum:g} in size")
+        raise knob.reject(value, f"{expected} and at most {knob.maximum:g} in size")
     return float(value)
 
 
 def _flag(knob: Knob, value: Value) -> bool:
     if not isinstance(value, bool):
-        raise knob.refuse(value, "true or false")
+        raise knob.reject(value, "true or false")
     return value
 
 
@@ -124,13 +124,13 @@ def _fraction(knob: Knob, value: Value) -> float:
     if isinstance(value, bool):
         return float(value)
     if not isinstance(value, (int, float)) or not 0 <= value <= 1:
-        raise knob.refuse(value, "true, false, or a fraction between 0 and 1")
+        raise knob.reject(value, "true, false, or a fraction between 0 and 1")
     return float(value)
 
 
 def _choice(knob: Knob, value: Value) -> str:
     if value not in knob.choices:
-        raise knob.refuse(value, "one of " + ", ".join(knob.choices))
+        raise knob.reject(value, "one of " + ", ".join(knob.choices))
     return str(value)
 
 
@@ -138,7 +138,7 @@ def _activation(knob: Knob, value: Value) -> Value:
     if callable(value):
         return value
     if not isinstance(value, str) or value.partition(":")[0] not in ACTIVATIONS:
-        raise knob.refuse(value, "a callable or one of " + ", ".join(ACTIVATIONS))
+        raise knob.reject(value, "a callable or one of " + ", ".join(ACTIVATIONS))
     return value
 
 
@@ -214,7 +214,7 @@ KNOBS: dict[str, Knob] = {
         ),
         Knob("activation", "activation", "gelu", "activation of the MLP"),
         Knob("gated", "flag", False, "gated MLP (SwiGLU, GEGLU)"),
-        Knob("norm", "choice", "pre", "where the norms stand", choices=NORMS),
+        Knob("norm", "choice", "pre", "position of the norms", choices=NORMS),
         Knob(
             "norm_kind",
             "choice",
@@ -289,14 +289,14 @@ KNOBS: dict[str, Knob] = {
             "qk_norm",
             "flag",
             False,
-            "queries and keys normalised; score_gain is then the product of their gains",
+            "queries and keys normalized; score_gain is then the product of their gains",
         ),
         Knob(
             "kernel",
             "choice",
             "softmax",
             "weights of the keys, with s = 1/sqrt(head_width): softmax of s q.k; gaussian, exp(-s (q-k)^2/2), rows "
-            "not normalised; bilinear, s q.k over the number of tokens",
+            "not normalized; bilinear, s q.k over the number of tokens",
             choices=KERNELS,
         ),
     )

@@ -128,7 +128,7 @@ class Trace(WithProvenance):
     softmax_condition: Array | None = None  # (S, N, H)
     statistics: Mapping[str, Array] = field(default_factory=dict)  # each (S, N, ...)
     architecture: Architecture | Perceptron | None = None
-    first_loss: FirstLoss | None = None  # None where the model has no logits over classes
+    first_loss: FirstLoss | None = None  # None if the model has no logits over classes
     provenance: Provenance = UNKNOWN
 
     def __post_init__(self) -> None:
@@ -153,7 +153,7 @@ class Trace(WithProvenance):
 
     @property
     def gradient_norm(self) -> Array | None:
-        """|g|^2 at each site over |g|^2 at the last one (R, S, N); inf where that overflows."""
+        """|g|^2 at each site over |g|^2 at the last one (R, S, N); inf if that overflows."""
         with np.errstate(over="ignore"):
             return None if self.log_gradient is None else np.exp(self.log_gradient)
 

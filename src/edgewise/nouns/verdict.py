@@ -95,7 +95,7 @@ class Remedy:
     outcome: Outcome
     probability: float | None = None  # that such a network trains
     same_architecture: bool = False  # initialization alone
-    note: str = ""  # what is changed, in words
+    note: str = ""  # what is changed, as text
 
     def __str__(self) -> str:
         chance = "" if self.probability is None else f", {self.probability:.0%}"
@@ -203,7 +203,7 @@ class Probability:
     """How often networks of this score trained in a recorded sweep; low and high as families of it are left out.
 
     `outside`: in which ways this network is unlike those of the sweep; empty when it is like them.
-    `why_open`: why it decides nothing; empty where the outcome is a band of it.
+    `why_open`: why it decides nothing; empty if the outcome is a band of it.
     """
 
     value: float
@@ -211,7 +211,9 @@ class Probability:
     high: float
     outside: tuple[str, ...] = ()
     why_open: str = ""
-    forgetting: float | None = None  # late change of the log-share of the stream that is no longer the input
+    forgetting: float | None = (
+        None  # late change of the log-share of the stream that no longer comes from the input
+    )
 
     def json(self) -> Document:
         numbers = {name: round(getattr(self, name), 4) for name in ("value", "low", "high")}
@@ -253,7 +255,7 @@ class Slowdown:
     high: float
     added: float  # log-share of the stream that is the blocks' own at the output, the third number of a start
     tried: str  # on what it was fitted
-    cause: str = ""  # what costs the most; empty where nothing costs much
+    cause: str = ""  # what costs the most; empty if nothing costs much
 
     def json(self) -> Document:
         numbers = {name: round(getattr(self, name), 4) for name in ("value", "low", "high", "added")}
@@ -261,7 +263,7 @@ class Slowdown:
 
     @property
     def sentence(self) -> str:
-        """Return the steps in words, their cause, and what that rests on."""
+        """Return the steps as text, their cause, and what that rests on."""
         near = 0.8 <= self.value < 1.25
         times = "About as many steps" if near else f"About {self.value:.1f} times as many steps"
         cause = f", because {self.cause}" if self.cause else ""
@@ -273,7 +275,7 @@ class Slowdown:
 
 @dataclass(frozen=True)
 class AttentionSpread:
-    """How attention is spread over the keys, at the worst site; None where it was not observed."""
+    """How attention is spread over the keys, at the worst site; None if it was not observed."""
 
     condensation: float | None  # largest logit variance over 2 log n; condensed on few keys from 1 on
     entropy: float | None  # smallest expected entropy, in nats
@@ -285,13 +287,13 @@ class Profile:
     """What happens to tokens and gradients on the way through depth; rows (L + 1) begin at the input."""
 
     overlap: tuple[float, ...]  # mean cosine of two tokens
-    separation: tuple[float, ...]  # 1 - overlap, exact where the overlap is near 1
+    separation: tuple[float, ...]  # 1 - overlap, exact if the overlap is near 1
     gradient: tuple[float, ...] = ()  # of the last block's; relative to the stream except in perceptrons
     halving: float | None = None  # blocks that halve 1 - overlap; negative: double it; None: too slow
     keys: float | None = None  # how many tokens attention spreads over where it spreads least, e^entropy
     visible: float | None = None  # how many it would spread over if it were uniform, mask and window included
     tokens: int | None = None  # length of the input
-    norm: str | None = None  # where the norms stand
+    norm: str | None = None  # position of the norms
     measured: bool = False  # from a model, else from theory
     left_out: str = ""  # which tokens of the input were not measured, and why
 
@@ -316,20 +318,20 @@ class Verdict(WithProvenance):
     outcome: Outcome  # will it train?
     phase: Phase  # by the sign of the angle exponent
     angle: Exponent  # of 1 - overlap between different tokens
-    gradient: Exponent | None  # of |g|^2 towards the input; None where no gradient was followed
+    gradient: Exponent | None  # of |g|^2 towards the input; None if no gradient was followed
     relative_gradient: Exponent | None  # of |g|^2 q, which does not see the scale of the stream
     probability: Probability | None = None  # how often such networks trained in a recorded sweep
-    slowdown: Slowdown | None = None  # how many times the steps of a sound start; None where it is not known
+    slowdown: Slowdown | None = None  # how many times the steps of a sound start; None if it is not known
     embedding_jump: float | None = None  # log-change of the relative gradient across the first block
     depth_scale: float | None = None  # blocks in which a difference changes by a factor e
     fixed_points: tuple[FixedPoint, ...] = ()  # of the last block's map, repeated without end
-    power_law: float | None = None  # zeta with 1 - overlap ~ norm^zeta where the stream grows without bound
+    power_law: float | None = None  # zeta with 1 - overlap ~ norm^zeta if the stream grows without bound
     attention: AttentionSpread | None = None  # None without attention
     perceptron: Document | None = None  # limits of a perceptron's maps, by name
     findings: tuple[Finding, ...] = ()  # what is wrong and what to do, the worst first
-    ruled_out: tuple[str, ...] = ()  # what was looked at and is not the trouble
+    ruled_out: tuple[str, ...] = ()  # what was inspected and is not the trouble
     profile: Profile = Profile((0.0,), (1.0,))  # overlap and gradient through depth
-    provenance: Provenance = UNKNOWN  # where the numbers come from
+    provenance: Provenance = UNKNOWN  # source of the numbers
 
     @cached_property
     def remedies(self) -> tuple[Remedy, ...]:

@@ -43,7 +43,7 @@ class AttentionPreconditioner(OptimizerWrapper):
 
     Memory per attention, in floats: 2(d+1)² for C and its inverse, 4 h d_h² for K, Q and inverses, (h + h_kv) d_h (d+1)
     momentum, and the token sample. Gradients of the rows of W_Q, W_K are hidden from the wrapped optimizer during its
-    step. `param_groups` gains a last group with our lr, which schedulers see. No QK-norm, no latents: refused.
+    step. `param_groups` gains a last group with our lr, which schedulers see. Raises for QK-norm and latents.
     """
 
     KEY = "attention_preconditioner"
@@ -143,7 +143,7 @@ class AttentionPreconditioner(OptimizerWrapper):
             metric.load_state_dict(saved)
 
     def _alone(self) -> list[nn.Parameter]:
-        """Query and key parameters that the wrapped optimizer does not hold; refuses fused ones among them."""
+        """Query and key parameters that the wrapped optimizer does not hold; raise if fused ones are among them."""
         held = {id(p) for group in self.optimizer.param_groups for p in group["params"]}
         alone = {name: p for name, p in self._parameters().items() if id(p) not in held}
         for side in (s for a in self.attentions for s in (a.query, a.key)):
@@ -156,7 +156,7 @@ class AttentionPreconditioner(OptimizerWrapper):
         return list(alone.values())
 
     def _row_masks(self) -> dict[str, Tensor | None]:
-        """Which entries of a fused parameter are of queries or keys; None where all are."""
+        """Return which entries of a fused parameter are of queries or keys; None where all are."""
         parameters = self._parameters()
         layout = ParameterLayout.of(self.attentions, parameters)
         rows = {name: torch.zeros(size, dtype=torch.bool) for name, size in layout.outputs.items()}

@@ -61,7 +61,7 @@ class TokenRing:
 
 
 class TokenSample:
-    """Rings for every attention: one where queries and keys read the same stream, two where they do not."""
+    """Rings for every attention: one where queries and keys read the same stream, two if they do not."""
 
     def __init__(
         self, model: nn.Module, attentions: list[QueryKey], rows: int, positions: int, passes: int, seed: int

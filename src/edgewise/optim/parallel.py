@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def whole(tensor: Tensor) -> Tensor:
-    """Return the full tensor: gathered where it is a shard (DTensor), itself if it is not."""
+    """Return the full tensor: gathered if it is a shard (DTensor), itself if it is not."""
     gather = getattr(tensor, "full_tensor", None)
     return tensor.detach() if gather is None else gather().detach()
 

@@ -27,7 +27,7 @@ from edgewise.models.names.model_sites import (
     Projection,
 )
 
-# Families whose pairs are neighbours (2j, 2j + 1); in all others j turns with j + r/2.
+# Families whose pairs are neighbors (2j, 2j + 1); in all others j turns with j + r/2.
 NEIGHBOURS = frozenset(
     {
         "codegen",
@@ -109,7 +109,7 @@ def _tables(model: nn.Module) -> list[tuple[str, nn.Module]]:
 
 
 def _of_another(name: str, attention: str, model: nn.Module) -> bool:
-    """Whether a table lies inside another block than this attention (each block may keep its own)."""
+    """Return whether a table lies inside another block than this attention (each block may keep its own)."""
     owner = name.rpartition(".")[0]
     digits = [i for i, word in enumerate(owner.split(".")) if word.isdigit()]
     if not digits:
@@ -164,7 +164,7 @@ class Side:
 
 @dataclass(frozen=True)
 class QueryKey:
-    """One attention: z = scale * q.k, with q and k normalized and rotated where the model does so."""
+    """One attention: z = scale * q.k, with q and k normalized and rotated if the model does so."""
 
     name: str
     query: Side
@@ -187,7 +187,7 @@ class QueryKey:
 
 
 def query_keys(model: nn.Module | ModelMap, sites: ModelSites | None = None) -> list[QueryKey]:
-    """Return all attentions of a model; refuses, by name, what has no bilinear logits.
+    """Return all attentions of a model; raise `BadInput` for one without bilinear logits.
 
     sites  where they are; default: by names, which also say how logits are scaled and rotated
     """

@@ -46,7 +46,7 @@ def few_samples(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
             "The same examples come again and again.",
             f"{len(prints)} samples in {len(first)} batches are repeats of {distinct} distinct examples (duplicate "
             "rows)",
-            "look at the sampler: are its weights per example, and its indices over the whole dataset?",
+            "check the sampler: are its weights per example, and its indices over the whole dataset?",
             distinct=distinct,
             samples=len(prints),
         )
@@ -273,7 +273,7 @@ def _scored_tokens(alignment: Alignment) -> Iterator[CheckFinding]:
 
 
 def _beginnings(ids: Tensor, kept: Tensor) -> Iterator[CheckFinding]:
-    """Texts of which the beginning is scored and a long end, which is no padding, never."""
+    """Texts of which the beginning is scored and a long end, which is not padding, never."""
     rows = min(kept.shape[1], ids.shape[1] - 1)
     kept = kept[:, :rows]
     last = (kept * torch.arange(1, rows + 1, device=kept.device)).amax(1)

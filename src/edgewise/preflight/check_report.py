@@ -31,7 +31,7 @@ class CheckReport:
 
     findings   facts that do not hold, worst first
     held       names of the facts that hold
-    undecided  fact and reason, where the evidence does not tell
+    undecided  fact and reason, if the evidence does not tell
     not_asked  fact and reason, where a fact is about something that was not given or does not occur
     facts      numbers that were read
     cost       seconds, and as many training steps as they would have given
@@ -180,7 +180,7 @@ def _capital(text: str) -> str:
 
 def _summary(report: CheckReport, width: int) -> Iterator[Line]:
     facts = report.facts
-    tensors = f"{facts.get('tensors', 0)}, {facts.get('state', 'not looked at')}, all written"
+    tensors = f"{facts.get('tensors', 0)}, {facts.get('state', 'not inspected')}, all written"
     yield Line(f"  tensors   {tensors}")
     if "first loss" in facts:
         chance = f", guessing gives {facts['chance']:.2f}" if "chance" in facts else ""

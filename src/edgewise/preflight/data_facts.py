@@ -64,7 +64,7 @@ def data(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
                 ["data", f"batch {k}"],
                 "One batch is on another scale than the others.",
                 f"batch {k} has values up to {size:.3g}, the median batch up to {middle:.3g}",
-                "look at this batch",
+                "check this batch",
                 batch=k,
             )
 
@@ -173,12 +173,12 @@ def same_samples(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
 
 
 def _any(batch: Any) -> bool:
-    """Whether some floating input of a batch is not zero."""
+    """Return whether some floating input of a batch is not zero."""
     return any(bool(t.any()) for t in _inputs(batch) if t.is_floating_point())
 
 
 def _each_twice(batch: Any) -> bool:
-    """Whether every sample, with all that belongs to it, has a copy in its batch, and not all are equal."""
+    """Return whether every sample, with all that belongs to it, has a copy in its batch, and not all are equal."""
     tensors = [t for t in _inputs(batch) if t.dim()]
     size = tensors[0].shape[0] if tensors else 0
     if size < 4 or any(t.shape[0] != size for t in tensors) or max(t[0].numel() for t in tensors) < 4:
@@ -354,7 +354,7 @@ def label_offset(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
     samples.
 
     Threshold: one shift fits > 98 %, the next < 95 %; a causal network should be asked for the next token.
-    Cannot decide: labels that are no shift of the input (masked words, translation, classes).
+    Cannot decide: labels that are not shift of the input (masked words, translation, classes).
     """
     evidence.loss_call(*CLASSES)
     alignment = evidence.alignment
@@ -485,7 +485,7 @@ def padding_in_the_loss(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
     evidence.loss_call(*CLASSES)
     alignment = evidence.alignment
     if alignment is None or alignment.offset is None:
-        raise NotAsked("the labels are no shift of the tokens")
+        raise NotAsked("the labels are not shift of the tokens")
     ids, kept = alignment.ids, alignment.kept
     ends = tails(ids)
     if ends is None:

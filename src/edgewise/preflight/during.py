@@ -77,7 +77,7 @@ TOLD = (
     "target scale",
     "update ratio",
 )  # warnings that no healthy training of the lists has had (experiments/preflight, experiments/mistakes): told at once
-PLACES = ("optimizer", "loss", "labels", "data", "step", "model")  # that are no modules
+PLACES = ("optimizer", "loss", "labels", "data", "step", "model")  # that are not modules
 
 
 @wraps(monitor.watch)
@@ -119,7 +119,7 @@ def facts_at_start(evidence: Evidence) -> Sequence[StartFact]:
 
 @dataclass(frozen=True)
 class _Shape:
-    """In place of a prediction, which is no part of a batch."""
+    """In place of a prediction, which is not part of a batch."""
 
     shape: torch.Size
 

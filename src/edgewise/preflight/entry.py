@@ -56,13 +56,13 @@ def check(
 ) -> CheckReport:
     """Check a training before it begins: facts that must hold in any healthy one.
 
-    model      an `nn.Module`; alone, its tensors are looked at
-    batches    one batch or any iterable of them; the first two feed the steps, up to `scan` are looked at
+    model      an `nn.Module`; alone, its tensors are inspected
+    batches    one batch or any iterable of them; the first two feed the steps, up to `scan` are inspected
     loss       `loss(model, batch)` that returns a scalar; default: `model(**batch).loss`
     optimizer  real steps are made with it, and undone
-    step       the user's own step, `step(model, optimizer, batch, k) -> loss`: the loop is looked at too
+    step       the user's own step, `step(model, optimizer, batch, k) -> loss`: the loop is inspected too
     steps      real steps to make
-    scan       batches to look at as data
+    scan       batches to check as data
     also       further objects that a step changes: networks, schedulers, scalers, anything with `state_dict`
     only       "tensors": no pass is made
     theory     also measure how signal and gradient run through the depth (seconds)
@@ -167,7 +167,7 @@ def _validate_training(batches: Any, loss: Any, optimizer: Any, step: Any, also:
 
 
 def _steps_made(optimizer: Any) -> int:
-    """How many steps the state of an optimizer has seen."""
+    """Return how many steps the state of an optimizer has seen."""
     states = getattr(optimizer, "state", {})
     made = (
         [s["step"] for s in states.values() if isinstance(s, dict) and "step" in s]

@@ -1,4 +1,4 @@
-"""All that the facts may look at: the training that was given, and what the passes and steps showed."""
+"""All that the facts may check: the training that was given, and what the passes and steps showed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from edgewise.preflight.catalog import NotAsked, Undecided
 from edgewise.preflight.fingerprint import clean
 from edgewise.preflight.observer import LossCall, ModuleCall, Observation
 
-SAMPLE = 65_536  # entries of a tensor that facts about steps look at
+SAMPLE = 65_536  # entries of a tensor that facts about steps check
 LIGHT = 1.15  # a largest singular value beyond this many times that of an independent draw: trained
 
 
@@ -73,7 +73,7 @@ class TrainingEvidence:
     batches: list[Any] = field(default_factory=list)
     loss: Callable[[nn.Module, Any], Tensor] | None = None
     step: Callable[..., Any] | None = None
-    own_loss: bool = True  # False: no loss was given or returned, only the flow is looked at
+    own_loss: bool = True  # False: no loss was given or returned, only the flow is inspected
     data: dict[str, Any] = field(default_factory=dict)
     first: Observation | None = None
     gradients: list[dict[str, Sample | None]] = field(default_factory=list)
@@ -184,7 +184,7 @@ class TrainingEvidence:
 
     @cached_property
     def _learned_gains(self) -> bool:
-        """Whether gains within one norm differ: no initialization draws them."""
+        """Return whether gains within one norm differ: no initialization draws them."""
         varied = []
         for module in self.model.modules():
             gain = getattr(module, "weight", None)

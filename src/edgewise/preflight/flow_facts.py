@@ -160,7 +160,7 @@ def level_not_seen(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
 
 
 def _reached(evidence: TrainingEvidence) -> tuple[list[int], int] | None:
-    """The tokens that reach an output in some sample, if others never do although they differ and are no padding."""
+    """The tokens that reach an output in some sample, if others never do although they differ and are not padding."""
     for ids, reach in evidence.reaches:
         samples, tokens = ids.shape
         rows = evidence.reach_rows
@@ -174,7 +174,7 @@ def _reached(evidence: TrainingEvidence) -> tuple[list[int], int] | None:
 
 
 def _reaches_otherwise(evidence: TrainingEvidence) -> str | None:
-    """Why outputs that do not move may still depend on the input; None if there is no such reason."""
+    """Return why outputs that do not move may still depend on the input; None if there is no such reason."""
     base, changed = evidence.after_steps()
     pairs = list(zip(base.calls, changed.calls, strict=False))
     moved = [a.name for a, b in pairs if not _same(a.after, b.after)]
@@ -189,7 +189,7 @@ def _reaches_otherwise(evidence: TrainingEvidence) -> str | None:
 
 
 def _depth(name: str) -> int:
-    """How deep a module is inside the model, which has no name."""
+    """Return how deep a module is inside the model, which has no name."""
     return len(name.split(".")) if name else 0
 
 
@@ -281,7 +281,7 @@ def leak(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
 
 
 def _only_future(seen: Influence) -> bool:
-    """Whether no token before its own reaches an output."""
+    """Return whether no token before its own reaches an output."""
     later = seen.moved[0, seen.token + 1 :]
     return later.numel() > 1 and not bool(later.any())
 
@@ -329,13 +329,13 @@ def samples_mixed(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
 
 
 def _square(outputs: Tensor, samples: int) -> bool:
-    """Whether outputs are samples by samples, or views of them by views."""
+    """Return whether outputs are samples by samples, or views of them by views."""
     rows, columns = outputs.shape[-2:]
     return rows == columns and rows % samples == 0 and rows <= 4 * samples
 
 
 def _given_moved(evidence: TrainingEvidence, samples: list[int]) -> bool:
-    """Whether the model itself was given other samples that differ: they are mixed before it, as mixup does."""
+    """Return whether the model itself was given other samples that differ: they are mixed before it, as mixup does."""
     base, changed = evidence.after_steps()
     for a, b in zip(base.calls, changed.calls, strict=False):
         if not a.name and a.before is not None and b.before is not None and a.before.shape == b.before.shape:

@@ -81,7 +81,7 @@ def no_gradient(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
 
 
 def _own_work(evidence: TrainingEvidence, name: str) -> bool:
-    """Whether the parameter's own module computes: containers hold parameters that a mode may leave unused."""
+    """Return whether the parameter's own module computes: containers hold parameters that a mode may leave unused."""
     module = evidence.module(parent(name))
     return module is not None and not list(module.children())
 

@@ -305,7 +305,7 @@ def schedule(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
 
 
 def _tiny(rates: list[float], evidence: TrainingEvidence) -> bool:
-    """Whether no rate comes near the one given, and none is on its way there."""
+    """Return whether no rate comes near the one given, and none is on its way there."""
     given = max((float(g.get("initial_lr", 0) or 0) for g in evidence.optimizer.param_groups), default=0.0)
     rising = rates[-1] > 1.001 * rates[len(rates) // 2]
     return given > 0 and max(rates) < (1e-3 if rising else 0.02) * given
@@ -396,7 +396,7 @@ def average(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
     """Compare every network in `also` that has the model's shapes with the weights, before and after the steps.
 
     Threshold: it shares memory with the model; or it moves more than 95 % of the way to the weights in the last step,
-    and is no copy of them.
+    and is not a copy of them.
     Cannot decide: averages that begin after a while; teachers that stay as they are.
     """
     found = evidence.data.get("averages")

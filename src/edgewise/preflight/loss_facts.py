@@ -263,12 +263,12 @@ def bounded_outputs(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
 
 
 def _scaled(evidence: TrainingEvidence) -> bool:
-    """Whether a single learned number may widen the outputs."""
+    """Return whether a single learned number may widen the outputs."""
     return any(p.numel() == 1 for p in evidence.trainable.values())
 
 
 def _bound_of_cosines(loud: Observation, values: Tensor) -> float | None:
-    """How large the outputs can become, if they are cosines times a number."""
+    """Return how large the outputs can become, if they are cosines times a number."""
     for bound, product in reversed(loud.cosines):
         product = product.float()
         if product.numel() != values.numel() or not product.any():
@@ -385,7 +385,7 @@ def _subtracted(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
 
 
 def _gentle(evidence: TrainingEvidence) -> bool:
-    """Whether a rate is so small that plain gradient steps are small all the same."""
+    """Return whether a rate is so small that plain gradient steps are small all the same."""
     if (
         evidence.optimizer is None
         or "sgd" not in type(evidence.optimizer).__name__.lower()

@@ -151,7 +151,7 @@ def uphill(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
 
 
 def _decays(evidence: TrainingEvidence) -> bool:
-    """Whether weight decay may be the larger part of a step."""
+    """Return whether weight decay may be the larger part of a step."""
     return any(
         float(g.get("lr", 0)) * float(g.get("weight_decay", 0) or 0) > 1e-3
         for g in evidence.optimizer.param_groups
@@ -268,7 +268,7 @@ def eps(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
 def loss_rises(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
     """Compare the loss of the first batch before and after the steps.
 
-    Threshold: 30 % and 0.1 higher (for regression, whose size is no scale, 5 times): a warning, on trained weights
+    Threshold: 30 % and 0.1 higher (for regression, whose size is not a scale, 5 times): a warning, on trained weights
     only above guessing; not finite: an error;
     only with a rate above zero.
     Cannot decide: anything finer needs `edgewise rate`.

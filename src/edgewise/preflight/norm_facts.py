@@ -67,7 +67,7 @@ def norm_gains(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
 
 
 def _as_gain(call: ModuleCall) -> bool:
-    """Whether outputs are as large as the gain itself, and not as one plus it."""
+    """Return whether outputs are as large as the gain itself, and not as one plus it."""
     gain = (
         next(p for p in call.module.parameters(recurse=False) if p.numel() == call.shape[-1]).detach().float()
     )

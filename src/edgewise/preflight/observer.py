@@ -101,7 +101,7 @@ class LossCall:
     place: str
     value: Tensor | None = None
     labels_differentiable: bool = False
-    live: Tensor | None = None  # the outputs in their graph, while the pass is looked at
+    live: Tensor | None = None  # the outputs in their graph, while the pass is inspected
     scored: Tensor | None = None  # rows of a cross-entropy that get a gradient
 
 

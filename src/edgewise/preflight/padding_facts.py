@@ -51,7 +51,7 @@ def order_not_seen(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
 
 
 def _predicts_words(evidence: TrainingEvidence) -> bool:
-    """Whether the classes are the words of the inputs: a task about text, whose order matters."""
+    """Return whether the classes are the words of the inputs: a task about text, whose order matters."""
     rows = evidence.class_rows
     tables = [x.table.shape[0] for x in token_lookups(evidence.seen())]
     return rows is not None and bool(tables) and max(tables) >= 16 and rows[3] == max(tables)
@@ -116,7 +116,7 @@ def padding_is_seen(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
                 "The padding mask is inverted: padding is attended to and text is not."
                 if inverted
                 else "Padding tokens influence the outputs of real tokens: the padding mask is not applied.",
-                f"in all {len(shares)} padded samples that were looked at, up to {max(shares, default=1):.0%} of "
+                f"in all {len(shares)} padded samples that were inspected, up to {max(shares, default=1):.0%} of "
                 f"the influence of a real token",
                 "pass the attention mask on, True (or 0 if additive) where a key may be seen",
                 share=max(shares, default=1.0),
@@ -124,7 +124,7 @@ def padding_is_seen(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
 
 
 def _declared(evidence: TrainingEvidence, ids: Tensor, pads: Tensor) -> bool:
-    """Whether the model names the token at the ends of rows as padding, and attention looks at it."""
+    """Return whether the model names the token at the ends of rows as padding, and attention attends to it."""
     token = ids[pads]
     named = [x.padding for x in evidence.seen().lookups if torch.equal(x.ids, ids)]
     named.append(getattr(evidence.config, "pad_token_id", None))
@@ -136,7 +136,7 @@ def _declared(evidence: TrainingEvidence, ids: Tensor, pads: Tensor) -> bool:
 
 
 def _only_padding_attended(evidence: TrainingEvidence, pads: Tensor) -> bool:
-    """Whether attention gives all its weight to padding, in every padded sample that was kept."""
+    """Return whether attention gives all its weight to padding, in every padded sample that was kept."""
     given = [
         (float(w[own].sum()), float(w[~own].sum())) for w, own in _weights_on(evidence, pads) if own.any()
     ]

@@ -68,7 +68,7 @@ class Passes:
 
     # --- the observed pass -------------------------------------------------------------------------------------------
     def _observe(self) -> bool:
-        """Whether forward and backward ran and gave finite numbers."""
+        """Return whether forward and backward ran and gave finite numbers."""
         evidence = self.evidence
         clear_gradients(evidence)
         observer = self._observer(look=look_closely(evidence), details=True)
@@ -467,7 +467,7 @@ def swapped_tokens(row: Tensor, tokens: int) -> tuple[int, int] | None:
 
 
 def _written_into(original: Any, copy: Any) -> int:
-    """How many floating tensors of a batch differ from their copy."""
+    """Return how many floating tensors of a batch differ from their copy."""
     pairs = zip(tensors_in(original), tensors_in(copy), strict=False)
     return sum(
         a.is_floating_point() and a.shape == b.shape and not torch.equal(a.nan_to_num(), b.nan_to_num())

@@ -24,7 +24,7 @@ from edgewise.preflight.observer import LossCall, Observation, Observer
 
 Batch = Any  # whatever the user's loss takes
 Output = Any  # whatever the user's model returns
-FIELDS = 12  # of a batch that are looked at
+FIELDS = 12  # of a batch that are inspected
 RAYS = (1e1, 1e2, 1e3)  # how far outputs are moved downhill, in units of their size
 
 
@@ -39,7 +39,7 @@ class Relations:
     falls: tuple[float, float] | None = None  # the loss, and what it is far downhill, if it has no end
     linear: bool = False  # of the outputs
     falling: float = 1.0  # share of single samples for which the loss falls without end
-    drawn: float | None = None  # of targets that are drawn anew in every pass, the correlation with any input
+    drawn: float | None = None  # of targets that are redrawn in every pass, the correlation with any input
     half: bool | None = None  # whether half of the batch has the outputs it had in the whole
 
 
@@ -212,7 +212,7 @@ class LossReplay:
         try:
             with torch.no_grad():
                 given = self.run(batch)[1]
-        except Exception:  # noqa: BLE001  values that a loss does not take are no evidence
+        except Exception:  # noqa: BLE001  values that a loss does not take are not evidence
             return False
         return len(given) != len(self.calls) or any(
             not _equal(new, old) for new, (old, _) in zip(given, self.calls, strict=True)
@@ -248,10 +248,10 @@ class LossReplay:
         return float(value), torch.cat(parts) if parts else torch.zeros(1)
 
     def _moves(self, batch: Batch, outputs: list[Output] | None, usual: tuple[float, Tensor]) -> str | None:
-        """Whether the "loss" changes with a changed batch, or "nothing"; None if it fails."""
+        """Return whether the "loss" changes with a changed batch, or "nothing"; None if it fails."""
         try:
             value, slope = self._answer(batch, outputs)
-        except Exception:  # noqa: BLE001  values that a loss does not take are no evidence
+        except Exception:  # noqa: BLE001  values that a loss does not take are not evidence
             return None
         number, goal = usual
         same = abs(value - number) <= 1e-6 * (1e-3 + abs(number)) and slope.shape == goal.shape
@@ -356,7 +356,7 @@ class LossReplay:
             with torch.no_grad():
                 try:
                     again = self.run(changed)[2]
-                except Exception:  # noqa: BLE001  values that a loss does not take are no evidence
+                except Exception:  # noqa: BLE001  values that a loss does not take are not evidence
                     continue
             if again is None or again.labels.shape != call.labels.shape:
                 continue
@@ -402,7 +402,7 @@ class LossReplay:
 
 
 def _within(part: Tensor, whole: Tensor, keep: int, samples: int) -> bool | None:
-    """Whether the outputs of the first samples are those in the whole; None if shapes do not tell."""
+    """Return whether the outputs of the first samples are those in the whole; None if shapes do not tell."""
     if part.shape == whole.shape or part.dim() != whole.dim() or not part.numel():
         return None
     axes = [i for i in range(part.dim()) if part.shape[i] * samples == whole.shape[i] * keep]
@@ -428,7 +428,7 @@ def _correlation(a: Tensor, b: Tensor) -> float:
 
 
 def _falls(start: float, path: list[float], share: float = 1.0) -> bool:
-    """Whether a loss falls without end, about in proportion to the distance."""
+    """Return whether a loss falls without end, about in proportion to the distance."""
     if not all(map(math.isfinite, path)):
         return False
     a, b, c = path

@@ -120,7 +120,7 @@ def empty_attention_row(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
 
 
 def _padding_queries(evidence: TrainingEvidence, gone: Tensor) -> bool:
-    """Whether the queries without keys are padding whose outputs are not scored."""
+    """Return whether the queries without keys are padding whose outputs are not scored."""
     alignment = evidence.alignment
     if alignment is None or gone.shape[-1] != alignment.ids.shape[1]:
         batch = evidence.batches[0]

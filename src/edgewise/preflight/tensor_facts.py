@@ -77,7 +77,7 @@ def never_written(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
 def no_numbers(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
     """Compare the device of every parameter and buffer.
 
-    Threshold: any on the meta device: it cannot be trained or looked at.
+    Threshold: any on the meta device: it cannot be trained or inspected.
     """
     meta = [names[0] for names in _on_meta(evidence)]
     if meta:

@@ -1,4 +1,4 @@
-"""Results as something to look at: text, HTML, JSON and figures, each result in the same sentences.
+"""Present results: text, HTML, JSON and figures, each result in the same sentences.
 
 Figures are data first: every function that makes one returns a `Sheet`, numbers that can be read, tested and drawn.
 Methods of results (`print(verdict)`, `verdict.report`) import this package inside the method, and nothing else of it.

@@ -153,7 +153,7 @@ def _prefix(labels: Sequence[str], label: str) -> str:
 
 
 def _scale(traces: Sequence[Trace]) -> str:
-    """Where the curves come from and at which size, said once where traces agree."""
+    """Return where the curves come from and at which size, said once where traces agree."""
     scales: list[str] = []
     for trace in traces:
         words = [trace.source.partition(":")[0] or "unknown source"]

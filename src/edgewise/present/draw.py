@@ -25,7 +25,7 @@ from edgewise.errors import BadInput
 from edgewise.files import whole_file
 from edgewise.nouns.card import Arrows, Dots, Map, Panel
 
-# Colours that colour-blind readers tell apart [Okabe 2008], without its yellow (too pale for lines on white).
+# Colors that color-blind readers tell apart [Okabe 2008], without its yellow (too pale for lines on white).
 LINES = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
 OUTCOMES = ("#CFE6F5", "#F5D08A", "#C8603C")  # trains, risky, fails; they differ in lightness too
 DIVERGING = "PuOr_r"
@@ -226,7 +226,7 @@ def _make_room(axes: Axes) -> None:
 
 
 def _covers(axes: Axes, box: Bbox) -> bool:
-    """Whether a curve of these axes runs through a box of the window, or a point lies in it."""
+    """Return whether a curve of these axes runs through a box of the window, or a point lies in it."""
     paths = (
         line.get_transform().transform_path(line.get_path()).cleaned(remove_nans=True) for line in axes.lines
     )

@@ -47,7 +47,7 @@ Child = str | float | None
 
 
 def escape(text: str) -> str:
-    """Text for an element or a quoted attribute; what is no text (a lone surrogate, a control letter) is a mark."""
+    """Text for an element or a quoted attribute; what is not text (a lone surrogate, a control letter) is a mark."""
     whole = text.encode("utf-8", "replace").decode()
     return html.escape(_CONTROL.sub("\ufffd", whole), quote=True)
 
@@ -362,7 +362,7 @@ def as_html(card: Card) -> str:
 
 
 def glyph(outcome: Outcome) -> Html:
-    """Return a shape for every outcome, so that colour is never alone: disc, half disc, barred ring, dashed ring."""
+    """Return a shape for every outcome, so that color is never alone: disc, half disc, barred ring, dashed ring."""
     ring = {"cx": 10.0, "cy": 10.0, "r": 8.0}
     shapes = {
         Outcome.TRAINS: element("circle", class_="full", cx=10.0, cy=10.0, r=8.6),
@@ -417,7 +417,7 @@ def table_html(given: CardTable, most: int | None = None) -> Html:
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[Any]], kind: str = "", label: str = "") -> Html:
-    """Return a table that scrolls in itself where the page is narrow."""
+    """Return a table that scrolls in itself if the page is narrow."""
     head = element("tr", *(element("th", cell, scope="col") for cell in header))
     body = [
         element("tr", element("th", first, scope="row"), *(element("td", cell) for cell in cells))

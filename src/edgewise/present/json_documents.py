@@ -51,7 +51,7 @@ def relative_gradient_norm(trace: Trace) -> Array:
 
 
 def within_blocks(trace: Trace, values: Array) -> Array:
-    """Mean over seeds, heads and the sites of a block that have the quantity (S, N, ...); nan where none."""
+    """Mean over seeds, heads and the sites of a block that have the quantity (S, N, ...); nan if none."""
     per_site = np.moveaxis(values, 1, 0).reshape(values.shape[1], -1)  # (N, S * H)
     ends = trace.block_ends()
     starts = [0, *(end + 1 for end in ends[:-1])]

@@ -119,7 +119,7 @@ def geometric(values: Array) -> bool:
 
 
 def vector_field(field: VectorField, title: str = "") -> Sheet:
-    """Arrows of unit length point where one block moves (norm, overlap); their colour says how far."""
+    """Arrows of unit length point where one block moves (norm, overlap); their color says how far."""
     panel = Panel(
         "",
         "q, mean square per coordinate",
@@ -233,7 +233,7 @@ COLUMN, SURFACE, CONTOUR = 4.2, 3.4, 4.2  # inches
 
 @dataclass(frozen=True, eq=False)
 class Relief:
-    """Planes side by side on one scale of colours and heights, with their roughness below."""
+    """Planes side by side on one scale of colors and heights, with their roughness below."""
 
     title: str
     planes: dict[str, Plane]
@@ -390,7 +390,7 @@ def write_page(path: Path, title: str, limits: tuple[float, float], planes: Mapp
     if not path.parent.is_dir():
         raise BadInput(f"the folder {str(path.parent)!r} for the page does not exist. Make it first.")
     with whole_file(path) as file:
-        # a lone surrogate in a name is no text
+        # a lone surrogate in a name is not text
         file.write(page(title, limits, planes).encode(errors="replace"))
     return path
 

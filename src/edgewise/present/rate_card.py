@@ -91,7 +91,7 @@ def _separation(rate: Rate) -> Panel:
         "tokens", np.array([r.rate for r in rows]), np.array([r.separation for r in rows], dtype=float), 3
     )
     before = rate.start.separation
-    note = "tokens were not looked at" if before is None or not rows else f"across: {before:.2g} at the start"
+    note = "tokens were not inspected" if before is None or not rows else f"across: {before:.2g} at the start"
     return Panel(
         "separation of tokens",
         "learning rate",

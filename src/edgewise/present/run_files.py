@@ -101,8 +101,8 @@ def told(run: Run, name: str) -> Iterator[None]:
     """Whatever is wrong with a run is said in a sentence, by its name and without the path of the folder."""
     try:
         yield
-    except BadInput as refusal:
-        raise BadInput(str(refusal).replace(str(run.path), name)) from refusal
+    except BadInput as error:
+        raise BadInput(str(error).replace(str(run.path), name)) from error
     except WRONG as error:
         reason = str(error)[:300].replace(str(run.path), name)
         raise BadInput(
@@ -237,7 +237,7 @@ def _heat(statistic: Statistic, places: dict[str, int], rows: RunRows, groups: G
 
 
 def _worst(statistic: Statistic, values: Array, groups: Groups) -> Array:
-    """Return the worst of each group (groups, places); NaN where nothing in it was observed."""
+    """Return the worst of each group (groups, places); NaN if nothing in it was observed."""
     data = np.where(np.isfinite(values), values.astype(float), np.nan)
     return np.asarray(_worse_of(statistic).reduceat(data, [a for a, _ in groups], axis=0))
 

@@ -72,7 +72,7 @@ class RunSubject:
 
     @property
     def outcome(self) -> Outcome:
-        """Only for the shape and colour of the headline: the exit code of `edgewise alarms` draws the same line."""
+        """Only for the shape and color of the headline: the exit code of `edgewise alarms` draws the same line."""
         if self.raised:
             return Outcome.FAILS if any(card["failing"] for card in self.cards) else Outcome.RISKY
         return Outcome.TRAINS if self.rows and not self.unseen else Outcome.UNDECIDED

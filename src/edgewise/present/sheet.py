@@ -59,6 +59,6 @@ def as_figure(card: Card) -> Sheet:
 
 
 def finite_limit(values: Sequence[Array], share: float = 98.0) -> float:
-    """Return a colour limit that a few extreme points do not spoil: a percentile of the finite sizes."""
+    """Return a color limit that a few extreme points do not spoil: a percentile of the finite sizes."""
     sizes = np.concatenate([np.abs(array[np.isfinite(array)]) for array in values])
     return float(np.percentile(sizes, share)) if sizes.size and sizes.max() > 0 else 1.0

@@ -1,4 +1,4 @@
-"""Verdicts for a person at a terminal: colour only there, the same words everywhere."""
+"""Verdicts for a person at a terminal: color only there, the same words everywhere."""
 
 from __future__ import annotations
 
@@ -48,12 +48,12 @@ class Detail(IntEnum):
 
 
 def console() -> Console:
-    """Return the output, without colour where it is not a terminal or NO_COLOR is set."""
+    """Return the output, without color if it is not a terminal or NO_COLOR is set."""
     return Console(file=sys.stdout, width=_width(sys.stdout.isatty()), highlight=False, soft_wrap=True)
 
 
 def _width(terminal: bool) -> int:
-    """COLUMNS where it says something, else the terminal's; never so narrow that numbers would be cut."""
+    """COLUMNS if it says something, else the terminal's; never so narrow that numbers would be cut."""
     columns = os.environ.get("COLUMNS", "")
     width = int(columns) if columns.isdecimal() and len(columns) < 6 else 0
     if not width:
@@ -64,7 +64,7 @@ def _width(terminal: bool) -> int:
 def show_prediction(
     trace: Trace, verdict: Verdict, critical: Sequence[str], seconds: float, detail: Detail = Detail.SCREEN
 ) -> None:
-    """Print the screen of the verdict, the critical setting where it was asked for, then the numbers."""
+    """Print the screen of the verdict, the critical setting if it was asked for, then the numbers."""
     out = console()
     more = "" if detail else _more(detail, "predict")
     show(out, screen.lines(verdict_card(verdict, seconds=seconds, more=more), out.width))
@@ -281,7 +281,7 @@ def _facts(trace: Trace, verdict: Verdict) -> dict[str, str]:
         "depth": str(verdict.depth),
         "overlap, in and out": " → ".join(_number("overlap", numbers, i) for i in (0, -1)),
         "gradient, first of last": f"{profile.gradient[0]:.3g}" if profile.gradient else "",
-        "tokens attention looks at": "" if profile.keys is None else f"{profile.keys:.0f}",
+        "tokens attended to": "" if profile.keys is None else f"{profile.keys:.0f}",
     }
 
 

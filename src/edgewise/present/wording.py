@@ -16,7 +16,6 @@ from edgewise.repair.plan import counting_word
 
 # gradients within these factors of the last block's are called even, or uneven somewhat
 EVEN, MILD = 2.0, 10.0
-ALIKE = 0.05  # a starting overlap below this is called a right angle
 LISTED = 4  # numbers of blocks that are not a run
 MERGING = math.log(2) * 3  # halvings over the depth from which tokens are said to merge
 NORMS = {
@@ -55,7 +54,7 @@ def title(verdict: Verdict) -> str:
 
 
 def method(verdict: Verdict, seconds: float | None = None) -> str:
-    """Return where the numbers come from, and how long they took."""
+    """Return the source of the numbers, and how long they took."""
     source = "measured" if verdict.profile.measured else "theory"
     return source if seconds is None else f"{source}, {seconds:.1f} s"
 
@@ -73,7 +72,7 @@ def why(verdict: Verdict) -> str:
 
 
 def steps(verdict: Verdict) -> str:
-    """Return how many times the steps of a sound start; empty where that is not known, or training is not expected."""
+    """Return how many times the steps of a sound start; empty if that is not known, or training is not expected."""
     known = verdict.slowdown is not None and verdict.outcome in (Outcome.TRAINS, Outcome.RISKY)
     return verdict.slowdown.sentence if known and verdict.slowdown is not None else ""
 
@@ -133,9 +132,10 @@ _TOLD = {
 
 
 def tokens(profile: Profile, names: Nouns = BLOCKS) -> str:
-    """Return how alike two tokens are at the output, and how fast that came about."""
+    """Return how the overlap of two tokens changes from the start to the output, and how fast."""
     changes = 0.0 if profile.halving is None else profile.depth * math.log(2) / profile.halving
-    fact = f"two that start {_start(profile.overlap[0])} {_end(profile)} at the output"
+    start, end = (overlap(profile.overlap[i], profile.separation[i]) for i in (0, -1))
+    fact = f"the overlap (cosine) of two goes from {start} to {end}"
     things = names.things.capitalize()
     if profile.separation[-1] == 0:
         return f"{things} merge: all of them are identical at the output."
@@ -159,16 +159,6 @@ def _pace(halving: float | None, names: Nouns) -> str:
     return names.block if round(count, 1) == 1.0 else f"{number(count)} {names.blocks}"
 
 
-def _start(overlap: float) -> str:
-    return "at right angles" if overlap < ALIKE else f"{100 * overlap:.0f} % alike"
-
-
-def _end(profile: Profile) -> str:
-    if profile.separation[-1] < 1 - ALIKE:
-        return f"are {alike(profile.separation[-1])}"
-    return "still are" if profile.overlap[0] < ALIKE else "are at right angles"
-
-
 def alike(separation: float) -> str:
     """Return how alike two tokens are, from 1 - overlap.
 
@@ -181,7 +171,7 @@ def alike(separation: float) -> str:
 
 
 def gradients(profile: Profile, names: Nouns = BLOCKS) -> str:
-    """Return what the first block gets of the last block's gradient, and the extreme on the way where that is worse."""
+    """Return what the first block gets of the last block's gradient, and the extreme on the way if that is worse."""
     row = profile.gradient
     first, low, high = row[0], min(row), max(row)
     share = f"the first {names.block} gets {of_the_last(first, names)}"
@@ -190,14 +180,10 @@ def gradients(profile: Profile, names: Nouns = BLOCKS) -> str:
     grow = high >= 1 / max(low, 1e-300)
     worst, verb = (high, "grow") if grow else (low, "fade")
     somewhat = " somewhat" if 1 / MILD <= worst <= MILD else ""
-    return f"Gradients {verb}{somewhat} towards the input: {share}{_extreme(row.index(worst), worst, first, names)}."
-
-
-def _extreme(block: int, value: float, first: float, names: Nouns) -> str:
-    """Another block that is off by half as much again."""
-    if value == first or (value and first and max(value / first, first / value) < 1.5):
-        return ""
-    return f", and {names.block} {block} {'even' if value > first else 'only'} {_part(value)}"
+    if worst == first or (worst and first and max(worst / first, first / worst) < 1.5):
+        return f"Gradients {verb}{somewhat} towards the input: {share}."
+    place = f"{names.block} {row.index(worst)} gets {of_the_last(worst, names)}"
+    return f"Gradients {verb}{somewhat} on the way to the input: {place}, the first {names.block} {_part(first)}."
 
 
 def of_the_last(ratio: float, names: Nouns = BLOCKS) -> str:
@@ -220,18 +206,18 @@ def _part(ratio: float) -> str:
 
 
 def attention(profile: Profile) -> str:
-    """Return how many tokens attention looks at, of those it can see."""
+    """Return how many tokens are attended to, of those that can be seen."""
     assert profile.keys is not None
     looks, visible = f"about {max(1, round(profile.keys))}", profile.visible
     if visible is None or profile.tokens is None:
-        return f"Attention looks at {looks} tokens at a time."
+        return f"Each token attends to {looks} tokens."
     if visible >= 0.99 * profile.tokens:
         extent = f"{looks} of {profile.tokens} tokens"
     else:  # a mask: how many a token sees depends on its place, the share of them much less
         extent = f"about {min(profile.keys / visible, 1.0):.0%} of the tokens it may see".replace("%", " %")
     if profile.keys < 0.1 * visible:
-        return f"Attention is sharp: it looks at {extent}."
-    return f"Attention looks at {extent}."
+        return f"Attention is sharp: each token attends to {extent}."
+    return f"Each token attends to {extent}."
 
 
 def number(value: float) -> str:
@@ -261,7 +247,7 @@ def then(remedy: Remedy) -> str:
 
 
 def no_remedy(verdict: Verdict) -> str:
-    """Return what to say where no change is proven: general advice, or that none of those that were tried helps."""
+    """Return what to say if no change is proven: general advice, or that none of those that were tried helps."""
     if verdict.outcome is Outcome.TRAINS or not verdict.findings:
         return ""
     first = verdict.findings[0]
@@ -333,7 +319,7 @@ def _numbers(verdict: Verdict) -> Iterator[str]:
         yield (
             f"Attention entropy: at least {attention.entropy:.2f} nats"
             f"{'' if uniform is None or math.isnan(uniform) else f' of {uniform:.2f}'}. "
-            "Its exponential is the number of tokens that attention looks at."
+            "Its exponential is the number of tokens that a token attends to."
         )
     if attention is not None and attention.condensation is not None:
         yield (

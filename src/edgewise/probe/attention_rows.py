@@ -2,7 +2,7 @@
 
 A `TorchFunctionMode` sees F.scaled_dot_product_attention (queries and keys after rotary embedding) and every form of
 softmax (eager attention: logits after bias, mask, cap and sinks). The model's own call runs unchanged and its own
-result is returned; rows rebuilt from queries and keys must reproduce that result, or the layer is refused. Of each
+result is returned; rows rebuilt from queries and keys must reproduce that result, or the layer is left out. Of each
 layer `RowStatistics` remain: one number per head, over sampled queries.
 
 Shapes: logits (sequences, heads, rows, keys), masked keys at -inf; every statistic (heads,).
@@ -38,7 +38,7 @@ COARSE = 1e-2  # relative error of an eigenvalue that a statistic over rows can 
 
 @dataclass(frozen=True, eq=False)
 class RowStatistics:
-    """Means over rows, unless stated otherwise; nan where no row has two keys."""
+    """Means over rows, unless stated otherwise; nan if no row has two keys."""
 
     attention_entropy: Array  # nats
     softmax_condition: Array  # median of log kappa(J)
@@ -99,7 +99,7 @@ class AttentionLocation:
 
 
 class AttentionWatch(TorchFunctionMode):
-    """Statistics per block while it is active: `records[block]`, or a reason why not in `refusals[block]`."""
+    """Statistics per block while it is active: `records[block]`, or the reason without them in `errors[block]`."""
 
     def __init__(self, attentions: Sequence[AttentionLocation], generator: torch.Generator) -> None:
         super().__init__()
@@ -111,7 +111,7 @@ class AttentionWatch(TorchFunctionMode):
         self._once = False  # whether `current` holds for one call only
         self.paused = False
         self.records: dict[int, RowStatistics] = {}
-        self.refusals: dict[int, str] = {}
+        self.errors: dict[int, str] = {}
 
     def sample(self, sequences: int, tokens: int, mask: Tensor | None = None) -> None:
         """Draw the query positions, the same in every sequence and layer, where some sequence has a token."""
@@ -181,13 +181,13 @@ class AttentionWatch(TorchFunctionMode):
         if record is None:
             return
         if isinstance(record, str):
-            self.refusals[index] = record
+            self.errors[index] = record
         elif index not in self.records:
             self.records[index] = record
         elif self.blocks[index].heads == len(self.blocks[index].softmaxes) * len(record.largest_logit):
             self.records[index] = self.records[index].joined(record)
         else:
-            self.refusals[index] = "two attentions ran inside it"
+            self.errors[index] = "two attentions ran inside it"
 
     def counted(self, logits: Tensor) -> RowStatistics:
         """Statistics of the sampled rows; those of tokens that are left out attend to nothing."""
@@ -319,7 +319,7 @@ class RowBlocks:
 
     log_largest: Tensor  # log lambda_1
     log_smallest: Tensor  # log lambda_{n-1}
-    gain: Tensor  # |J V e| / |V e|; nan where no signal arrives
+    gain: Tensor  # |J V e| / |V e|; nan if no signal arrives
     log_gradient: Tensor  # log |dLoss/dz_t|
 
 
@@ -417,8 +417,8 @@ class GainWatch(AttentionWatch):
         return result
 
     def gains(self, target: Tensor, start: Tensor | None, listed: Sequence[StreamSite]) -> dict[str, Array]:
-        """Each statistic (sites, heads) for one backward signal; the graph stays. Empty if a layer was refused."""
-        if self.refusals or set(self.calls) != set(self.blocks):
+        """Each statistic (sites, heads) for one backward signal; the graph stays. Empty if a layer was left out."""
+        if self.errors or set(self.calls) != set(self.blocks):
             return {}
         order = list(self.calls)
         outputs = [self.calls[index].output for index in order]

@@ -88,7 +88,7 @@ def token_mask(model: nn.Module, batch: object, shape: tuple[int, int], stack: s
 
 
 def _hidden(model: nn.Module, named: Mapping[str, object], target: bool) -> Iterator[Tensor]:
-    """Every mask that the batch has of these tokens, True where one is padding."""
+    """Every mask that the batch has of these tokens, True if one is padding."""
     for name in TARGET_MASKS if target else MASKS:
         value = named.get(name)
         if isinstance(value, Tensor):
@@ -122,7 +122,7 @@ def arguments(model: nn.Module, batch: object) -> dict[str, object]:
 
 
 def _padding_id(model: nn.Module) -> int | None:
-    """By the config, else by the embeddings where they agree."""
+    """By the config, else by the embeddings if they agree."""
     config: Any = getattr(model, "config", None)
     text = config.get_text_config() if hasattr(config, "get_text_config") else config
     padding = getattr(text, "pad_token_id", None)

@@ -225,5 +225,5 @@ def add_squares(
 
 
 def weight_logs(squares: WeightSquares) -> WeightLogs:
-    """log |dL/dW|^2; -inf where no gradient arrived."""
+    """log |dL/dW|^2; -inf if no gradient arrived."""
     return {place: math.log(square) if square > 0 else -math.inf for place, square in squares.items()}

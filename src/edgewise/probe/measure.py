@@ -48,7 +48,7 @@ def measure(
 ) -> Trace:
     """The orbit through depth, read from a real model.
 
-    source     any source (`edgewise.models.source` lists them); what has no weights yet, every seed initialises anew
+    source     any source (`edgewise.models.source` lists them); what has no weights yet is initialized for every seed
     batch      whatever the model accepts: keyword arguments, a tuple, a tensor; default: random ids or pixels
     seeds      new initializations of a factory or config; for a module, new readout and pair directions
     readouts   own: the model's loss; token: an independent gradient per token at the last block; pooled: a shared one;
@@ -106,7 +106,7 @@ class _Place:
     stack: Stack
     blocks: tuple[BlockSite, ...]
     why_no_roles: str = ""
-    described: Architecture | None = None  # by its family, where the model itself was not read
+    described: Architecture | None = None  # by its family, if the model itself was not read
 
     @property
     def notes(self) -> list[str]:
@@ -120,7 +120,7 @@ class _Place:
 
 
 def _find(where: ModelMap, batch: object, tokens: int | None, name: str | None) -> _Place:
-    """The stack to be measured, by behaviour; the roles of its matrices, by name, where the names fit it."""
+    """The stack to be measured, by behavior; the roles of its matrices, by name, if the names fit it."""
     model = where.model
     if not any(parameter.is_floating_point() for parameter in model.parameters()):
         raise BadInput(
@@ -158,7 +158,7 @@ def _find_and_observe(
     tokens: int | None,
     stack: str | None,
 ) -> tuple[_Place, NetworkObservation]:
-    """By a narrow twin where there is one; where the model takes another path than its twin, by reading it itself."""
+    """By a narrow twin if there is one; if the model takes another path than its twin, by reading it itself."""
     where = ModelMap(network)
     place = _find_in_twin(target.config, where, tokens) if batch is None and stack is None else None
     if place is not None:
@@ -169,7 +169,7 @@ def _find_and_observe(
 
 
 def _find_in_twin(config: object, where: ModelMap, tokens: int | None) -> _Place | None:
-    """The stack of a model whose config is of a listed family; None where it has to be read itself."""
+    """The stack of a model whose config is of a listed family; None if it has to be read itself."""
     found = None if config is None else read_twin(config, where, tokens)
     if found is None:
         return None
@@ -180,7 +180,7 @@ def _find_in_twin(config: object, where: ModelMap, tokens: int | None) -> _Place
 
 
 def _read(where: ModelMap, batch: object, tokens: int | None, name: str | None) -> Reading:
-    """On the batch itself; where that is too short to tell its axes apart, on a made-up one."""
+    """On the batch itself; if that is too short to tell its axes apart, on a made-up one."""
     reading = where.reading(_batch(where.model, batch, tokens, seed=0), name)
     if reading.default is not None and reading.default.layout is not None:
         return reading
@@ -248,7 +248,7 @@ def read_twin(
 ) -> tuple[Reading, Stack, Architecture] | None:
     """The reading of a small twin, its stack at full depth, and the description by the config's family.
 
-    None where the family is not listed, or the twin is not alike: then the model itself has to be read.
+    None if the family is not listed, or the twin is not alike: then the model itself has to be read.
     """
     where = ModelMap.of(model)
     model, described = where.model, where.described(tokens)
@@ -270,7 +270,7 @@ def read_twin(
 
 
 def _stack(plan: Blueprint, depth: int, model: nn.Module) -> tuple[Reading, Stack] | None:
-    """The one stack of a twin of this depth, with all blocks of the model; None where that is not certain."""
+    """The one stack of a twin of this depth, with all blocks of the model; None if that is not certain."""
     scale = Scale(depth=depth)
     twin = plan.build(scale)
     reading = read(twin)

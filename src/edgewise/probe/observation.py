@@ -99,7 +99,7 @@ def read_geometry(
 ) -> NetworkObservation:
     """Norm and separation of every stream (sequences, tokens, width), over the tokens that count.
 
-    Where the stream leaves the range of floating point, the last finite separation is repeated, as theory does.
+    If the stream leaves the range of floating point, the last finite separation is repeated, as theory does.
     """
     mask, (_, n, d) = counted.mask, shaped[0].shape
     norm = np.array([mean_square(x, mask) for x in shaped])
@@ -116,9 +116,9 @@ def read_attention(
     observation: NetworkObservation, watch: AttentionWatch, listed: Sequence[StreamSite]
 ) -> None:
     """Statistics at the sites of attention, or a note why there are none: a mean over some layers would be wrong."""
-    missing = [index for index in watch.blocks if index in watch.refusals or index not in watch.records]
+    missing = [index for index in watch.blocks if index in watch.errors or index not in watch.records]
     if missing:
-        why = watch.refusals.get(missing[0], "no attention call was seen in it")
+        why = watch.errors.get(missing[0], "no attention call was seen in it")
         where = f"{len(missing)} of {len(watch.blocks)} blocks; block {missing[0]}: {why}"
         return observation.note(f"attention not measured: {where}")
     for index, place in enumerate(listed):
@@ -175,7 +175,7 @@ def trace_of(
 
 
 def _mean_loss(losses: Sequence[FirstLoss | None]) -> FirstLoss | None:
-    """Over networks; None where one of them has none."""
+    """Over networks; None if one of them has none."""
     known = [loss for loss in losses if loss is not None]
     if not known or len(known) < len(losses):
         return None
@@ -183,7 +183,7 @@ def _mean_loss(losses: Sequence[FirstLoss | None]) -> FirstLoss | None:
 
 
 def _attention_arrays(observations: Sequence[NetworkObservation], copies: int) -> dict[str, Array]:
-    """Each statistic (S, N, H), nan where a site has no attention; empty when some network refused."""
+    """Each statistic (S, N, H), nan where a site has no attention; empty if a network has none."""
     if not all(observation.attention for observation in observations):
         return {}
     heads = max(
@@ -273,7 +273,7 @@ class _Pass:
             self.watch = kind(attentions(self.stack), torch.Generator().manual_seed(self.request.seeds[0]))
 
     def _begin(self, first: Tensor) -> None:
-        """Which tokens count is known when the first stream arrives."""
+        """Record which tokens count, once the first stream arrives."""
         self.counted = counted(self.model, self.batch, first, self.stack.name)
         if self.watch is not None:
             self.watch.sample(first.shape[0], first.shape[1], self.counted.mask)

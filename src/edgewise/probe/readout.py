@@ -1,4 +1,4 @@
-"""How a model reads its last stream, by behaviour: an output per token, of one token, or of many; its first loss."""
+"""How a model reads its last stream, by behavior: an output per token, of one token, or of many; its first loss."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ALONE = 0.99  # share of the squared gradient at one token from which the others
 
 
 def readout_of(output: object, stream: Tensor, shaped: Callable[[Tensor], Tensor]) -> str:
-    """ "token", "class" or "pooled"; empty where the output is the stream itself, so that no readout is there yet.
+    """ "token", "class" or "pooled"; empty if the output is the stream itself, so that no readout is there yet.
 
     stream: the last one, in the graph; shaped: brings it to (sequences, tokens, width)
     """
@@ -41,9 +41,9 @@ def readout_of(output: object, stream: Tensor, shaped: Callable[[Tensor], Tensor
 def first_loss(
     model: nn.Module, batch: object, output: object, own: Tensor | None, mask: Tensor | None, causal: bool
 ) -> FirstLoss | None:
-    """The cross-entropy of the logits before training, beside that of chance; None where there are no logits.
+    """The cross-entropy of the logits before training, beside that of chance; None if there are no logits.
 
-    By the model's own loss where the batch has labels, else by the ids of the input (the next ones where `causal`), and
+    By the model's own loss if the batch has labels, else by the ids of the input (the next ones where `causal`), and
     by labels drawn at random: the smallest counts, so that neither a few unlikely labels nor trained weights raise it.
     own: the loss that the model returned; mask: the tokens (sequences, tokens) that count.
     """
@@ -95,7 +95,7 @@ def _of_random_labels(logits: Tensor, mask: Tensor | None) -> float:
 
 
 def _of_ids(logits: Tensor, named: dict[str, object], mask: Tensor | None, causal: bool) -> list[float]:
-    """With the ids of the input as labels, where there is one for each row of logits."""
+    """With the ids of the input as labels, if there is one for each row of logits."""
     ids = next((v for v in named.values() if _whole(v) and v.shape == logits.shape[:-1]), None)
     if ids is None or logits.ndim != 3 or int(ids.max()) >= logits.shape[-1]:
         return []

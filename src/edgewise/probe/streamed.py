@@ -451,7 +451,7 @@ class Phantom:
         return result
 
     def wake(self, name: str, recurse: bool) -> None:
-        """Draw the part's weights; what its class leaves unset is refused by name."""
+        """Draw the part's weights; what its class leaves unset raises."""
         part = self.model.get_submodule(name)
         if all(not tensor.is_meta for _, tensor in _tensors(part, recurse)):
             return
@@ -471,7 +471,7 @@ class Phantom:
             unset = torch.isnan(tensor.sum()) if tensor.is_floating_point() else (tensor == -1).all()
             if tensor.numel() and bool(unset):
                 raise BadInput(
-                    f"{type(self.model).__name__} does not initialise {name}.{key} itself, so it cannot be streamed. "
+                    f"{type(self.model).__name__} does not initialize {name}.{key} itself, so it cannot be streamed. "
                     "Measure it whole (stream=False), or pass a factory."
                 )
 

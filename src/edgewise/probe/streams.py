@@ -89,7 +89,7 @@ class Catch:
     versions: dict[int, int] = field(default_factory=dict)
     out_of_place: bool = False  # `x += y` of the model makes a new tensor
     on_first: Callable[[Tensor], None] | None = None  # given the first stream (sequences, tokens, width)
-    calls: Mapping[Operation, Callable[..., None]] = field(default_factory=dict)  # looked at before they run
+    calls: Mapping[Operation, Callable[..., None]] = field(default_factory=dict)  # inspected before they run
 
     def run(self, model: nn.Module, batch: object, replace_first: Tensor | None = None) -> object:
         """The model's output; with `replace_first` that tensor takes the place of the first stream."""
@@ -153,7 +153,7 @@ class Catch:
             self.on_first(self.shaped(stream))
 
     def finished(self) -> list[Tensor]:
-        """All streams in order; refused by name where one was not met or was overwritten in place."""
+        """All streams in order; raise if one was not met or was overwritten in place."""
         missing = [place.name for index, place in enumerate(self.listed) if index not in self.streams]
         if missing:
             raise BadInput(
@@ -210,7 +210,7 @@ class Catch:
         return moved.permute([order.index(axis) for axis in range(len(order))]).reshape(like.shape)
 
 
-NAMES = ("hidden_states", "x", "src")  # common names of the stream where it is passed by keyword
+NAMES = ("hidden_states", "x", "src")  # common names of the stream if it is passed by keyword
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""What is measured of a source: a module with its weights, or a factory that draws them anew for every seed."""
+"""What is measured of a source: a module with its weights, or a factory that redraws them for every seed."""
 
 from __future__ import annotations
 
@@ -159,7 +159,7 @@ def model_class(config: object) -> Any:
 
 
 def _load(folder: Path, config: object) -> nn.Module:
-    """All weights from the files: transformers would draw what is missing, and the numbers would be nobody's."""
+    """Load all weights from the files; raise if one is missing, since transformers would draw it silently."""
     from safetensors import SafetensorError
 
     transformers().utils.logging.disable_progress_bar()  # bars are ours to draw, and only for a terminal

@@ -228,7 +228,7 @@ def _answering(bare: nn.Module, value: Tensor) -> Iterator[None]:
 
 
 def _lowest(total: Callable[[Tensor], Tensor], size: int, like: Tensor) -> Tensor:
-    """Where a function of a constant is lowest; the losses of torch are convex in it."""
+    """Return where a function of a constant is lowest; the losses of torch are convex in it."""
     constant = torch.zeros(size, dtype=torch.float32, device=like.device, requires_grad=True)
     solver = torch.optim.LBFGS([constant], max_iter=ITERATIONS, line_search_fn="strong_wolfe")
 

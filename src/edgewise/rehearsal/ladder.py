@@ -14,10 +14,10 @@ FACTOR = 2.5
 NOISE = 0.02  # of the loss at the start: a smaller difference between two rates says little
 # in log rate, how far the best rate is from where the stream or the curvature puts it
 WIDTH, WIDTH_SGD = 0.7, 1.5
-# Of the fall in the first half: where the second falls by more, these steps are not yet the training.
+# Of the fall in the first half: if the second falls by more, these steps are not yet the training.
 SPEEDING = 0.6
 # Chosen on the networks of experiments/learning_rate/horizon.py, before those of second_population.py were trained.
-LONGER, LONG_RATES = 3, 4  # times the steps, and rates at most, where the usual ones turn out to be too few
+LONGER, LONG_RATES = 3, 4  # times the steps, and rates at most, if the usual ones turn out to be too few
 LOOKED_AT = 2  # rehearsals that can say so: the first that does not raise the loss
 
 
@@ -30,9 +30,9 @@ class Rung:
 
 
 def score(rate: float, loss: float, start_loss: float, centre: float, width: float = WIDTH) -> float:
-    """Return loss / (NOISE start) + log(rate / centre)^2 / (2 width^2), lower is better.
+    """Return loss / (NOISE start) + log(rate / center)^2 / (2 width^2), lower is better.
 
-    Where a few steps tell rates apart the losses decide; where they do not, what was known before any step does.
+    Where a few steps tell rates apart the losses decide; if they do not, what was known before any step does.
     """
     return loss / (NOISE * abs(start_loss)) + math.log(rate / centre) ** 2 / (2 * width**2)
 
@@ -82,9 +82,9 @@ def lowest(steps: Mapping[float, Rung]) -> float | None:
 
 
 def vertex(rates: Sequence[float], scores: Sequence[float]) -> float | None:
-    """Return the rate of the lowest point of the parabola through the lowest score and its neighbours, over log rate.
+    """Return the rate of the lowest point of the parabola through the lowest score and its neighbors, over log rate.
 
-    Between the neighbours in any case; the lowest rate itself where it stands at an end of the ladder.
+    Between the neighbors in any case; the lowest rate itself if it stands at an end of the ladder.
     """
     finite = [
         (rate, score) for rate, score in sorted(zip(rates, scores, strict=True)) if math.isfinite(score)

@@ -57,7 +57,7 @@ from edgewise.rehearsal.short_training import (
 from edgewise.rehearsal.validation import Validation
 
 # Chosen on ten networks (`DEVELOPMENT` in experiments/learning_rate/population.py), before the blind ones were trained.
-# Times the square root of the rate that moves the stream by its own size: where the ladder starts.
+# Times the square root of the rate that moves the stream by its own size: the start of the ladder.
 STREAM = 0.11
 CURVATURE = 0.15  # of the rate at which curvature makes SGD unstable: where its ladder starts
 SHADE = 0.8  # of the best rate of a rehearsal: a whole training wants less than its first steps
@@ -102,11 +102,11 @@ def learning_rate(
     accumulate  batches whose gradients make one step
     clip        the largest norm of a gradient, as in training
     autocast    torch.bfloat16 or torch.float16 where training runs in half precision
-    longer      rehearse again with three times the steps, four rates at most, where the first rehearsal hardly lowers
+    longer      rehearse again with three times the steps, four rates at most, if the first rehearsal hardly lowers
                 the loss or the loss is still speeding up at its end: then a few steps say little about the rate
     progress    a function of the fraction done; True or False for a bar or none; None for one on a terminal
 
-    No rate is named (`best` is None, `reason` says why) where none leaves the loss of the best constant answer.
+    No rate is named (`best` is None, `reason` says why) if none leaves the loss of the best constant answer.
     Model, optimizer, random streams, modes, gradients and the batches' own generators are as before afterwards. Ctrl-C
     ends it with what was learned so far, once a rate is finished. Processes that train together agree on the rate.
 
@@ -186,7 +186,7 @@ class _Search:
 
     @property
     def _short(self) -> bool:
-        """Whether the first rehearsal that did not raise the loss was too short to compare rates by."""
+        """Return whether the first rehearsal that did not raise the loss was too short to compare rates by."""
         first = list(self.rehearsals.values())[:LOOKED_AT]
         steady = not self.plan.warmup  # else the loss speeds up because the rate does
         rows = [too_few(self.start.loss, r.at(self.plan.half).loss, r.loss, steady) for r in first]
@@ -219,7 +219,7 @@ class _Search:
         return duration(self.estimate) + more
 
     def _prepare(self) -> float:
-        """Look at the start, time a step, and say where the ladder starts."""
+        """Read the start, time a step, and say at which rate the ladder starts."""
         with self.copies.open() as (model, optimizer):
             rates = Rates(optimizer)
             self.ratios, self.optimizer = rates.ratios, describe_optimizer(optimizer)
@@ -233,13 +233,13 @@ class _Search:
             if self.start.loss == 0:
                 raise BadInput(
                     "the loss of the untrained model is 0 on fresh batches: nothing is left to learn, and no "
-                    "rate can be compared with another. Look at the labels and at what the loss counts."
+                    "rate can be compared with another. Check the labels and what the loss counts."
                 )
             self.guess = self.validation.guess(model)
             unit, sgd = self._unit(model, optimizer, rates), is_sgd(optimizer)
         if self.validation.note:
             self.notes.append(
-                f"{self.validation.note}: streams are those of the output, and tokens were not looked at"
+                f"{self.validation.note}: streams are those of the output, and tokens were not inspected"
             )
         if sgd:
             try:
@@ -302,7 +302,7 @@ class _Search:
         return score(rehearsal.rate, rehearsal.level, self.start.loss, self.centre, self.width)
 
     def _judged(self) -> list[Rehearsal]:
-        """Return the rehearsals by rate, each with the reason why its rate is too large, where it is."""
+        """Return the rehearsals by rate, each with the reason why its rate is too large, if it is."""
         rows = sorted(self.rehearsals.values(), key=lambda r: r.rate)
         finite = [r for r in rows if math.isfinite(r.level)]
         best = min(finite, key=self._score) if finite else None
@@ -346,7 +346,7 @@ class _Search:
         )
 
     def _nothing_learned(self, rehearsals: list[Rehearsal]) -> str | None:
-        """Why no rate is named: every one hurts, or none leaves the loss of guessing; None if one learns."""
+        """Return why no rate is named: every one hurts, or none leaves the loss of guessing; None if one learns."""
         lowest = min((r.loss for r in rehearsals), default=math.inf)
         span = f"{format_rate(rehearsals[0].rate)} to {format_rate(rehearsals[-1].rate)}"
         if not lowest < self.start.loss + 2 * NOISE * abs(self.start.loss):
@@ -382,14 +382,14 @@ class _Search:
         return (best if edge is None else min(best, SAFE * edge)), edge
 
     def _shade(self, level: float) -> float:
-        """How much less than the best rate of the rehearsals a whole training wants."""
+        """Return how much less than the best rate of the rehearsals a whole training wants."""
         if not self.extended or not self.start.loss > 0:
             return SHADE
         return max(LEAST, min(SHADE, max(level / self.start.loss, 0.0) ** NEAR_THE_END))
 
 
 def _edge(bracket: tuple[float, float], limit: float | None) -> float:
-    """Between the last rate that learned and the first that did not: by curvature where the two agree, else midway."""
+    """Between the last rate that learned and the first that did not: by curvature if the two agree, else midway."""
     low, high = bracket
     return limit if limit is not None and low <= limit <= AGREE * high else math.sqrt(low * high)
 

@@ -35,7 +35,7 @@ class Moment:
     output: float  # root mean square of the outputs
 
 
-NOTHING = Moment(0, math.inf, math.inf, None, math.inf)  # of a run that was never looked at
+NOTHING = Moment(0, math.inf, math.inf, None, math.inf)  # of a run that was never inspected
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class Rehearsal:
 
     @property
     def loss(self) -> float:
-        """The fresh loss at the end; infinite where the run left the range of numbers."""
+        """The fresh loss at the end; infinite if the run left the range of numbers."""
         value = self.moments[-1].loss if self.moments else math.inf
         return value if math.isfinite(value) else math.inf
 
@@ -240,7 +240,7 @@ def cost(rate: Rate) -> str:
 
 
 def with_reasons(rehearsals: Sequence[Rehearsal], best: Rehearsal | None, start: Moment) -> list[Rehearsal]:
-    """Return every rehearsal with the reason why its rate is too large, where it is; no rate up to the best one is."""
+    """Return every rehearsal with the reason why its rate is too large, if it is; no rate up to the best one is."""
     return [_judged(rehearsal, best, start) for rehearsal in rehearsals]
 
 
@@ -254,7 +254,7 @@ def _judged(rehearsal: Rehearsal, best: Rehearsal | None, start: Moment) -> Rehe
 
 
 def _share(rehearsal: Rehearsal, best: Rehearsal, start: Moment) -> float:
-    """Return the fall of the loss as a share of the best one's; 1 where that one hardly fell."""
+    """Return the fall of the loss as a share of the best one's; 1 if that one hardly fell."""
     most = start.loss - best.loss
     return (start.loss - rehearsal.loss) / most if most > NOISE * abs(start.loss) else 1.0
 

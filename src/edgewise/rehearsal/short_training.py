@@ -66,7 +66,7 @@ class BatchSplit:
     notes: tuple[str, ...] = ()
 
     def at(self, step: int, accumulate: int) -> list[Batch]:
-        """Return the batches of one optimizer step, in turn where there are fewer than the rehearsal takes."""
+        """Return the batches of one optimizer step, in turn if there are fewer than the rehearsal takes."""
         return [self.train[(step * accumulate + part) % len(self.train)] for part in range(accumulate)]
 
 
@@ -79,7 +79,7 @@ def first_batches(batches: Iterable[Batch], count: int) -> list[Batch]:
     if len(rows) < 2:
         raise BadInput(
             f"{len(rows)} batch{'es' * (len(rows) != 1)} came, and at least 2 are needed: one to train on and one to "
-            "tell learning from memorising. Give a list of batches, or a DataLoader."
+            "tell learning from memorizing. Give a list of batches, or a DataLoader."
         )
     for number, batch in enumerate(rows):
         tensors = [
@@ -103,7 +103,7 @@ def split_batches(batches: Iterable[Batch], rows: list[Batch], steps: int, accum
     notes = []
     if len(train) < needed:
         notes.append(
-            f"{len(rows)} batches came for {needed} steps of training: they were used in turn, and memorising them "
+            f"{len(rows)} batches came for {needed} steps of training: they were used in turn, and memorizing them "
             "looks like learning"
         )
     if isinstance(batches, Iterator):
@@ -344,7 +344,7 @@ def rehearse(
     start: View,
     tell: Callable[[], None],
 ) -> Rehearsal:
-    """Return the steps at one rate; it ends early where the loss is not finite. `tell` is called after every step."""
+    """Return the steps at one rate; it ends early if the loss is not finite. `tell` is called after every step."""
     torch.manual_seed(plan.seed)  # dropout is the same for every rate
     rates, losses, moments = Rates(optimizer), [], []
     stream, change = start.stream, None
@@ -369,7 +369,7 @@ def training_step(model: nn.Module, optimizer: Optimizer | None, plan: TrainingS
 
     Returns the loss before it, over all processes.
 
-    Where the loss is not finite on any process, none of them steps.
+    If the loss is not finite on any process, none of them steps.
     """
     if optimizer is not None:
         optimizer.zero_grad(set_to_none=True)
@@ -400,7 +400,7 @@ def backward(model: nn.Module, plan: TrainingSettings, batch: Batch) -> float:
 
 
 def relative(one: Tensor, other: Tensor) -> float:
-    """Return |one - other| / |other|; NaN where they cannot be compared."""
+    """Return |one - other| / |other|; NaN if they cannot be compared."""
     if one.shape != other.shape:
         return math.nan
     length = torch.linalg.vector_norm(in_double(other))

@@ -1,7 +1,7 @@
 """Validation between steps: loss on fresh batches, last stream, separation of tokens, size of outputs.
 
-The stream is found by reading the model once. Where the last block's module returns it, a hook catches it in the pass
-that computes the loss; elsewhere the reader's own tracer does. Without a recognised stack the output stands in for it.
+The stream is found by reading the model once. If the last block's module returns it, a hook catches it in the pass
+that computes the loss; elsewhere the reader's own tracer does. Without a recognized stack the output stands in for it.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class View:
 
 
 class Validation:
-    """Looks at copies of one model, always on the same fresh batches, in evaluation mode."""
+    """Inspects copies of one model, always on the same fresh batches, in evaluation mode."""
 
     def __init__(
         self,
@@ -105,7 +105,7 @@ class Validation:
             whole = self.map if self.map is not None and self.entry == "" else ModelMap(bare)
             stack = whole.reading(_as_batch(bare, record.call)).default
         except BadInput as error:
-            stack, self.note = None, f"no residual stream was recognised ({error})"
+            stack, self.note = None, f"no residual stream was recognized ({error})"
         if stack is None or stack.layout is None or not stack.blocks:
             self.note = self.note or "no residual stream was recognised"
             return

@@ -304,7 +304,7 @@ def scheme_by_measurement(
     goal: str,
     spent: int = 0,
 ) -> Plan:
-    """A published scheme on a stack that no adapter recognises; its totals are the means of trial draws."""
+    """A published scheme on a stack that no adapter recognizes; its totals are the means of trial draws."""
     subject, scheme = _Subject.of(model, batch, layers, exclusions, spent), SCHEMES[goal]
     anatomy, changes = subject.anatomy, []
     for change in subject.matrices(subject.anatomy.matrices, scheme.draw, scheme.reason):

@@ -1,4 +1,4 @@
-"""A plan by theory: gains for a recognised transformer, and the totals that the recursion predicts for them.
+"""A plan by theory: gains for a recognized transformer, and the totals that the recursion predicts for them.
 
 Each branch is to add the share s^2 of the stream's mean square, s the largest at which neither total exceeds the
 limit: the exponents of a block are O(s^2) and vanish together only as s does [Cowsik 2024]. Queries and keys, and with
@@ -44,7 +44,7 @@ from edgewise.theory.predict import at_least_zero, predict_transformer
 EVALUATIONS = 12  # of the theory, to find s
 CAP = 1.0  # a branch beside a whole skip is never given a gain above this
 LEAST = 0.25  # nor a matrix inside one below this
-MOST = 4.0  # or, where it carries the stream, above that
+MOST = 4.0  # or, if it carries the stream, above that
 ALMOST_LINEAR = 0.3  # gain at which tanh changes angles by little over tens of layers
 BAND = (0.25, 4.0)  # gates are left alone within this, and set to gain one outside
 
@@ -59,9 +59,9 @@ def plan_by_theory(
     draw: str | None,
     embeddings: bool,
 ) -> Plan:
-    """The changes of a recognised transformer, with the totals that the theory predicts for them.
+    """The changes of a recognized transformer, with the totals that the theory predicts for them.
 
-    before, start  read from the model; None where it has no weights: then those of its description
+    before, start  read from the model; None if it has no weights: then those of its description
     """
     architecture = recognised.architecture
     before = predicted_totals(architecture, None) if before is None else before

@@ -1,6 +1,6 @@
 """critical_plan makes a plan, initialize_ writes it into a module in place and undoes it bit for bit.
 
-A plan is by theory if the architecture is recognised, and by measurement if not.
+A plan is by theory if the architecture is recognized, and by measurement if not.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from edgewise.optim.parallel import like_shard, local
 from edgewise.repair.by_measurement import mean_of, plan_by_measurement, scheme_by_measurement
 from edgewise.repair.by_theory import plan_by_theory
 from edgewise.repair.layers import Exclusions, frozen_names, layers_of
-from edgewise.repair.meter import Meter, batch_for, refusing
+from edgewise.repair.meter import Meter, as_bad_input, batch_for
 from edgewise.repair.new_values import new_values, refuse_goal
 from edgewise.repair.plan import TOLERANCE, Plan, TotalChanges, frozen_in_words, with_frozen
 from edgewise.repair.recognised import Recognised, recognise
@@ -48,18 +48,18 @@ def critical_plan(
 ) -> Plan:
     """Plan which matrices get which gain, and why; the model is not changed.
 
-    batch       whatever the model accepts; default: random ids, pixels or vectors, where the model shows which
+    batch       whatever the model accepts; default: random ids, pixels or vectors, if the model shows which
     keep        parameters, modules or patterns that must stay as they are
     goal        critical, or a published scheme to compare with: deepnorm, depth-mup, gpt2, xavier, torch, orthogonal
     limit      the total log-change over depth, of angle and of gradient, that neither may exceed
     draw        normal, uniform or orthogonal; default: orthogonal, but normal where layers with skips are planned by
-                measurement, and mirrored pairs where they make an MLP or a layer without skips linear
+                measurement, and mirrored pairs if they make an MLP or a layer without skips linear
     embeddings  set them too, so that the first stream has mean square one (never where tied to the readout)
     tokens      length of the random input; default: 64
     frozen      write parameters with requires_grad=False too; default: they stay, and `kept` of the plan names them
 
     Left alone in any case: skip structure and multipliers, the scale of attention scores, norms that do not end a
-    branch, the readout. The layers are those that `measure` reads, where it can read the model.
+    branch, the readout. The layers are those that `measure` reads, if it can read the model.
 
     >>> import torch
     >>> layer = torch.nn.TransformerEncoderLayer(16, 2, 32, 0.0, batch_first=True)
@@ -70,7 +70,7 @@ def critical_plan(
     _refuse(model, goal, limit, draw)
     where = ModelMap.of(model)
     bare = where.model
-    with refusing(f"no plan is possible for this {type(bare).__name__}"), preserved(bare):
+    with as_bad_input(f"no plan is possible for this {type(bare).__name__}"), preserved(bare):
         refuse_infinite(bare, batch)
         exclusions = Exclusions.of(bare, keep, frozen)
         plan = _plan(where, batch, exclusions, goal, limit, draw, embeddings, tokens)
@@ -79,7 +79,7 @@ def critical_plan(
 
 
 def _without_frozen(plan: Plan, kept: tuple[str, ...]) -> Plan:
-    """The plan with the frozen parameters that it leaves alone; where they stand in the way, its diagnosis says so."""
+    """The plan with the frozen parameters that it leaves alone; if they stand in the way, its diagnosis says so."""
     if not kept:
         return plan
     if not plan.reached and plan.before is not None:
@@ -230,7 +230,7 @@ def initialize_(
     plan       a Plan from `critical_plan`, or a goal: then the plan is drawn up here
     generator  a torch.Generator or a seed; every parameter is drawn from (seed, its name), so that order, shards and
                processes do not matter. Default: a seed from torch's global stream.
-    device     where a model on the meta device is materialised first, each part by its own class
+    device     where a model on the meta device is materialized first, each part by its own class
     frozen     write parameters with requires_grad=False too; default: they are kept, and a warning names them
     keep, limit, draw, embeddings, tokens   of a goal, as in `critical_plan`; a Plan is complete without them
 
@@ -335,12 +335,12 @@ def _frozen_of(model: nn.Module, plan: Plan) -> list[str]:
 
 
 def _refuse_values(model: nn.Module) -> None:
-    """A model partly on the meta device is materialised as a whole: frozen values would be lost."""
+    """A model partly on the meta device is materialized as a whole: frozen values would be lost."""
     lost = [name for name, p in model.named_parameters() if not p.requires_grad and not p.is_meta]
     if lost:
         raise BadInput(
             f"part of this {type(model).__name__} is on the meta device, and {len(lost)} frozen parameters have values "
-            f"that would be overwritten ({lost[0]}). Materialise the model yourself, then call initialize_."
+            f"that would be overwritten ({lost[0]}). Materialize the model yourself, then call initialize_."
         )
 
 
@@ -404,7 +404,7 @@ def _write_all(model: nn.Module, plan: Plan, seed: int, names: Sequence[str]) ->
 
 
 def _materialise(model: nn.Module, device: torch.device | str, seed: int) -> None:
-    """Give a meta model values, each module by its class; what none of them initialises is refused by name."""
+    """Give a meta model values, each module by its class; raise if a value is left uninitialized."""
     model.to_empty(device=device)
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         torch.manual_seed(seed)
@@ -416,7 +416,7 @@ def _materialise(model: nn.Module, device: torch.device | str, seed: int) -> Non
     if unset:
         raise BadInput(
             f"{unset[0]} is on the meta device and {type(model).__name__} has no initialization for it "
-            f"({len(unset)} such). Materialise the model yourself, then call initialize_."
+            f"({len(unset)} such). Materialize the model yourself, then call initialize_."
         )
 
 

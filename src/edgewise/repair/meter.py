@@ -40,10 +40,10 @@ BEYOND = 1e3  # stands for a total that left the range of numbers
 def total_changes(model: nn.Module, batch: object = None, seed: int = 0) -> TotalChanges:
     """Measure the log-changes over the whole depth, of angle and gradient, of a module as it is: one pass.
 
-    batch  whatever the model accepts; default: random ids, pixels or vectors, where the model shows which
+    batch  whatever the model accepts; default: random ids, pixels or vectors, if the model shows which
     seed   numbers the readout direction
 
-    The layers are those that `measure` reads; where there is no transformer, the largest family of like siblings.
+    The layers are those that `measure` reads; without a transformer, the largest family of like siblings.
     These are not what `judge` compares with its limits: see `TotalChanges`.
 
     >>> import torch
@@ -56,7 +56,7 @@ def total_changes(model: nn.Module, batch: object = None, seed: int = 0) -> Tota
         raise BadInput(f"total_changes takes a torch.nn.Module, got {type(model).__name__}.")
     bare = unwrap(model)
     layers = layers_of(bare, batch)
-    with refusing(f"the totals of this {type(bare).__name__} cannot be read"), preserved(bare):
+    with as_bad_input(f"the totals of this {type(bare).__name__} cannot be read"), preserved(bare):
         meter = Meter(
             bare, batch_for(bare) if batch is None else batch, layers, raw=not has_norms(bare, layers)
         )
@@ -64,8 +64,8 @@ def total_changes(model: nn.Module, batch: object = None, seed: int = 0) -> Tota
 
 
 @contextmanager
-def refusing(what: str) -> Iterator[None]:
-    """Whatever a model raises, as a refusal with its words."""
+def as_bad_input(what: str) -> Iterator[None]:
+    """Turn any exception of the model into a `BadInput` with its text."""
     try:
         yield
     except BadInput:
@@ -270,7 +270,7 @@ class Meter:
         return int(first.shape[1 if first.ndim > 2 and self.sequence_first else 0])
 
     def _mask(self, stream: Tensor) -> Tensor | None:
-        """Which tokens count, where the batch says so."""
+        """Return which tokens count, if the batch says so."""
         return (
             token_mask(self.model, self.batch, (stream.shape[0], stream.shape[1]))
             if stream.ndim == 3

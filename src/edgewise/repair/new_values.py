@@ -153,14 +153,14 @@ def _orthogonal(shape: tuple[int, ...], std: float, generator: torch.Generator, 
 
 
 def _delta(shape: tuple[int, ...], std: float, generator: torch.Generator, groups: int) -> Tensor:
-    """Zero but for the centre of the kernel, which is orthogonal, per group [Xiao 2018]: an isometry of images."""
+    """Zero but for the center of the kernel, which is orthogonal, per group [Xiao 2018]: an isometry of images."""
     rows, columns, *kernel = shape
     centre = orthogonal(rows // groups, columns, generator, (groups,)).reshape(rows, columns)
     return _centred(centre, kernel) * (std * math.sqrt(max(rows // groups, columns) * math.prod(kernel)))
 
 
 def _centred(centre: Tensor, kernel: Sequence[int]) -> Tensor:
-    """A filter that is this matrix in the centre of its kernel and zero elsewhere."""
+    """A filter that is this matrix in the center of its kernel and zero elsewhere."""
     values = torch.zeros((*centre.shape, *kernel))
     middle: tuple[Any, ...] = (..., *(size // 2 for size in kernel))
     values[middle] = centre
@@ -188,7 +188,7 @@ def _mirrored(
 
 
 def _delta_mirrored(shape: tuple[int, ...], std: float, generator: torch.Generator, groups: int) -> Tensor:
-    """A filter whose centre is mirrored in rows and columns, per group."""
+    """A filter whose center is mirrored in rows and columns, per group."""
     rows, columns, *kernel = shape
     part = (groups, *_halves(rows // groups, columns, True, True))
     half = _orthogonal(part, std * math.sqrt(math.prod(kernel)), generator, 1)
@@ -339,7 +339,7 @@ DRAWS = {{
 
 
 def write_module(plan: Plan, path: str | Path, title: str) -> None:
-    """Write the plan as a module; refused where it changes nothing."""
+    """Write the plan as a module; raise if it changes nothing."""
     if not plan.changes:
         raise BadInput("the plan changes nothing, so there is no module to write.")
     with whole_file(path) as file:
@@ -431,7 +431,7 @@ def _names(pattern: str, listed: Sequence[str]) -> str:
 
 
 def _stored(change: Change) -> dict[str, object]:
-    """How the parameter is stored, where that is not as (out, in)."""
+    """Return how the parameter is stored, if that is not as (out, in)."""
     place, rows = change.projection, change.projection.rows
     values = {
         "transposed": place.transposed,

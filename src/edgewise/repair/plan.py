@@ -29,7 +29,7 @@ def exponent_of(growth: Growth) -> Exponent:
 class TotalChanges:
     """Log-changes over the whole depth: of 1 - overlap, and of the squared gradient towards the input.
 
-    angle = log (1-c_L)/(1-c_0); gradient = log (|g_0|^2 q_0 / |g_L|^2 q_L), without q where no norm follows (`raw`).
+    angle = log (1-c_L)/(1-c_0); gradient = log (|g_0|^2 q_0 / |g_L|^2 q_L), without q if no norm follows (`raw`).
     `spread` is the finite-width scatter sqrt(2L/d) of one network's log-norms.
 
     This is what a plan brings within its limit, and not a verdict: totals contain the first block's jump and harmless
@@ -45,7 +45,7 @@ class TotalChanges:
 
     @property
     def worst(self) -> float:
-        """The larger of the two sizes; infinite where one is not a number."""
+        """The larger of the two sizes; infinite if one is not a number."""
         sizes = (abs(self.angle), abs(self.gradient))
         return math.inf if any(math.isnan(size) for size in sizes) else max(sizes)
 
@@ -65,9 +65,9 @@ class TotalChanges:
 
 @dataclass(frozen=True)
 class Change:
-    """One matrix (or bias, or norm gain) that gets new values: where it is, how it is drawn, and why.
+    """One matrix (or bias, or norm gain) that gets new values: its place, how it is drawn, and why.
 
-    draw: normal, uniform, orthogonal, delta-orthogonal (only the filter's centre, an orthogonal matrix), mirrored (in
+    draw: normal, uniform, orthogonal, delta-orthogonal (only the filter's center, an orthogonal matrix), mirrored (in
     pairs of opposite rows, columns or both), zero, or constant (every entry is `new_std`).
     The standard deviation is the root mean square over all entries.
     """
@@ -128,7 +128,7 @@ class Plan:
     reached: bool = True
     diagnosis: str = ""
     notes: tuple[str, ...] = ()
-    findings: tuple[str, ...] = ()  # where else to look, where the start is not the reason
+    findings: tuple[str, ...] = ()  # where else to look, if the start is not the reason
     kept: tuple[str, ...] = ()  # frozen parameters (requires_grad=False) that stay as they are
     frozen: bool = False  # whether frozen parameters are written too
     measured: Measured | None = field(default=None, compare=False, repr=False)  # what `before` was read on
@@ -199,7 +199,7 @@ def by_pattern(changes: Sequence[Change]) -> dict[tuple[str, str, str, str], lis
 
 
 def spell(names: Sequence[str]) -> str:
-    """`layers.0.w` ... `layers.47.w` as `layers.{0..47}.w`; the first name and a count where that does not fit."""
+    """`layers.0.w` ... `layers.47.w` as `layers.{0..47}.w`; the first name and a count if that does not fit."""
     names = list(dict.fromkeys(names))
     if len(names) == 1:
         return names[0]
@@ -250,7 +250,7 @@ def _pattern(name: str) -> str:
 
 
 def spread_of(values: Sequence[float | None]) -> str:
-    """One number, or lowest to highest where they differ by more than 2 %."""
+    """One number, or lowest to highest if they differ by more than 2 %."""
     numbers = [value for value in values if value is not None]
     if not numbers:
         return "–"
@@ -262,7 +262,7 @@ UNLESS = (
     "If this network does not train,"  # whether it does is what a verdict says, by more than these totals
 )
 ELSEWHERE = (
-    "Look at the learning rate, the data and the precision; judge(measure(model)) says what the layers do."
+    "Check the learning rate, the data and the precision; judge(measure(model)) says what the layers do."
 )
 
 
@@ -295,7 +295,7 @@ def diagnose(
 
 
 def with_frozen(before: TotalChanges, after: TotalChanges | None, limit: float) -> str:
-    """The diagnosis where frozen weights stand in the way; `after` is None where nothing else can be written."""
+    """The diagnosis where frozen weights stand in the way; `after` is None if nothing else can be written."""
     if after is None:
         return f"{_cause(before)} Nothing can be changed: the weights that would help are frozen."
     which, value = _larger(after)
@@ -306,7 +306,7 @@ def with_frozen(before: TotalChanges, after: TotalChanges | None, limit: float) 
 
 
 def _cause(before: TotalChanges) -> str:
-    """What the limits of a verdict say of the network as it is: they are about the second half of its depth."""
+    """Return what the limits of a verdict say of the network as it is: they are about the second half of its depth."""
     if before.exponents is None:
         return "The start is the reason: the signal leaves the range of floating point."
     size = max(abs(exponent.change or 0.0) for exponent in before.exponents)

@@ -1,4 +1,4 @@
-"""A recognised transformer: its description with the gains it has, every matrix by role, and changes to them."""
+"""A recognized transformer: its description with the gains it has, every matrix by role, and changes to them."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Recognised:
                 yield from _of_block(block, index == 0)
 
     def old_std(self, place: MatrixPlace) -> float | None:
-        """The root mean square of the matrix; for a model without weights that of its config, where it says one."""
+        """The root mean square of the matrix; for a model without weights that of its config, if it says one."""
         if not self.weightless:
             parts = [self.model.get_parameter(name) for name in place.matrix.parameters]
             return math.sqrt(sum(root_mean_square(part, place.matrix) ** 2 for part in parts) / len(parts))
@@ -89,7 +89,7 @@ class Recognised:
 
 
 def recognise(model: nn.Module | ModelMap, tokens: int | None, batch: object = None) -> Recognised | str:
-    """The recognised model, or why the theory does not describe it."""
+    """The recognized model, or why the theory does not describe it."""
     where = ModelMap.of(model)
     model = where.model
     weightless = any(p.is_meta or hasattr(p, "to_local") for p in model.parameters())
@@ -104,8 +104,8 @@ def recognise(model: nn.Module | ModelMap, tokens: int | None, batch: object = N
             if stack is not None and [b.module for b in stack.blocks] != [b.name for b in places.blocks]:
                 first = places.stacks[0].name or "the model"
                 return f"names give the blocks of {first}, and the stack that is measured is {stack.name}"
-    except BadInput as refusal:  # a batch may be too short to be read on, and is measured all the same
-        return str(refusal) if batch is None else recognise(model, tokens)
+    except BadInput as error:  # a batch may be too short to be read on, and is measured all the same
+        return str(error) if batch is None else recognise(model, tokens)
     if not isinstance(architecture, Architecture):
         return "it is on the meta device or sharded, and has no config of a family that edgewise knows"
     if places.stacks[0].norm not in ("pre", "post", "none"):
@@ -114,7 +114,7 @@ def recognise(model: nn.Module | ModelMap, tokens: int | None, batch: object = N
 
 
 def _unusual(blocks: Sequence[BlockSite]) -> str:
-    """Why the theory's gains are not those of these matrices; empty if they are."""
+    """Return why the theory's gains are not those of these matrices; empty if they are."""
     if any(block.calls > 1 or not block.whole for block in blocks):
         return "its layers are not modules of their own"
     if any(block.mlp is None for block in blocks):
@@ -197,7 +197,7 @@ def with_changes(recognised: Recognised, pairs: Pairs, biases_off: bool) -> Arch
 
 
 def _one(values: float | tuple[float, ...]) -> float | tuple[float, ...]:
-    """One value where the blocks agree to a per cent: the theory is faster, and the difference is sampling."""
+    """One value if the blocks agree to a per cent: the theory is faster, and the difference is sampling."""
     if isinstance(values, tuple) and max(values) - min(values) <= 0.01 * max(values):
         return float(np.mean(values))
     return values
@@ -224,7 +224,7 @@ def scheme_changes(recognised: Recognised, exclusions: Exclusions, goal: str) ->
 
 
 def redraws_of_copies(recognised: Recognised, exclusions: Exclusions, notes: list[str]) -> Pairs:
-    """Every matrix at its own standard deviation, where the layers are copies of one another."""
+    """Every matrix at its own standard deviation, if the layers are copies of one another."""
     if recognised.weightless:
         return []
     first = recognised.model.get_submodule(recognised.layers.names[0])
@@ -256,7 +256,7 @@ def bias_changes(recognised: Recognised, exclusions: Exclusions) -> tuple[Change
 def embedding_changes(
     recognised: Recognised, start: tuple[float, float] | None, exclusions: Exclusions, notes: list[str]
 ) -> list[Change]:
-    """Every table drawn anew with its standard deviation over sqrt(q_0); where one is tied, all stay, with a note."""
+    """Every table redrawn with its standard deviation over sqrt(q_0); where one is tied, all stay, with a note."""
     q = start[0] if start else recognised.architecture.embedding_norm
     if abs(math.log(q)) < 0.1:
         return []

@@ -4,7 +4,7 @@ A row is log-probabilities (..., n) in double precision, masked keys at -inf, re
 extreme eigenvalues take O(n), all of them O(n^2) time and O(n) memory.
 
 The nonzero eigenvalues solve the secular equation g(lambda) = sum_i s_i / (s_i - lambda) = 0 of a rank-one change, one
-between each pair of neighbouring entries [Golub 1973; Bunch, Nielsen and Sorensen 1978]. Scaled by the lower of the
+between each pair of neighboring entries [Golub 1973; Bunch, Nielsen and Sorensen 1978]. Scaled by the lower of the
 two, x = lambda / s_low, the root lies in (1, n/k) when k entries are above, because each of those contributes at least
 1: nothing overflows, however small the row's entries are. Brackets of the extreme roots are in closed form.
 
@@ -46,7 +46,7 @@ class Extremes:
 def extremes(log_probabilities: Tensor, mask: Tensor | None = None) -> Extremes:
     """log lambda_1 and log lambda_{n-1}, the largest and the smallest nonzero eigenvalue of J, per row.
 
-    log_probabilities (..., n), mask (..., n) True where attended; refused unless every row is a distribution.
+    log_probabilities (..., n), mask (..., n) True where attended; raises unless every row is a distribution.
     """
     return extremes_of_rows(checked(log_probabilities, mask))
 
@@ -210,7 +210,7 @@ def root(gap: Gap, low: Tensor, high: Tensor, tolerance: float = EXACT) -> Tenso
         new = _step(gap, x, *sums)
         room = torch.minimum(new - 1, 1 / gap.nearest - new)
         close = (new - x).abs() <= torch.maximum(step * room, 4 * EXACT * x)
-        inside = close | ((new > low) & (new < high))  # false where the step is nan
+        inside = close | ((new > low) & (new < high))  # false if the step is nan
         new = torch.where(inside, torch.minimum(torch.maximum(new, low), high), 0.5 * (low + high))
         settled = close | (high - low <= 2 * EXACT * x)
         x = new
@@ -228,7 +228,7 @@ def _step(gap: Gap, x: Tensor, psi: Tensor, psi_slope: Tensor, phi: Tensor, phi_
     b, c = psi_slope * v.square(), psi + psi_slope * v + phi
     second, first, zeroth = phi_slope * D - c * w, c * E + b * w - phi_slope * D * v, -b * E
     discriminant = (first.square() - 4 * second * zeroth).clamp_min(0).sqrt()
-    stable = -2 * zeroth / (first + discriminant)  # no cancellation where the linear term is positive
+    stable = -2 * zeroth / (first + discriminant)  # no cancellation if the linear term is positive
     return 1 + torch.where(first >= 0, stable, (discriminant - first) / (2 * second))
 
 
@@ -242,7 +242,7 @@ def _bisected(gap: Gap, low: Tensor, high: Tensor) -> Tensor:
 
 
 def checked(log_probabilities: Tensor, mask: Tensor | None = None, tolerance: float = 1e-4) -> Tensor:
-    """Return the rows in double precision with masked keys at -inf; refused unless each is a distribution.
+    """Return the rows in double precision with masked keys at -inf; raise unless each is a distribution.
 
     mask: True where a key is attended to, broadcast against the rows; without it, -inf marks what is masked.
     """
@@ -255,7 +255,7 @@ def checked(log_probabilities: Tensor, mask: Tensor | None = None, tolerance: fl
         rows = rows.masked_fill(~_fitting(mask, rows), -math.inf)
     total = torch.logsumexp(rows, -1)
     worst = float(total.abs().max()) if total.numel() else 0.0
-    if not worst <= tolerance:  # also where it is nan or infinite
+    if not worst <= tolerance:  # also if it is nan or infinite
         _refuse(rows, total)
     return rows
 

@@ -16,7 +16,7 @@ FACTORS: Array = 2.0 ** np.arange(-_DOUBLINGS, _DOUBLINGS + 1, dtype=np.float64)
 
 
 def crossings(displacement: Callable[[Array], Array], grid: Array, tolerance: float = 1e-13) -> list[float]:
-    """Zeros of a scalar displacement f(x) - x that change sign between neighbours of `grid`, closed to `tolerance`.
+    """Zeros of a scalar displacement f(x) - x that change sign between neighbors of `grid`, closed to `tolerance`.
 
     `displacement` is evaluated on the whole grid at once, then on all brackets at once.
     """
@@ -44,7 +44,7 @@ def fixed_point(step: Map, guess: Array) -> Array | None:
 
 
 def _shortened(step: Map, x: Array, rest: Array, move: Array) -> tuple[Array, Array] | None:
-    """Return the first of `move` and its halves that brings the map closer to rest; None where none does."""
+    """Return the first of `move` and its halves that brings the map closer to rest; None if none does."""
     for _ in range(12):
         with np.errstate(all="ignore"):
             after = step(x + move) - x - move
@@ -65,13 +65,13 @@ def jacobian(step: Map, point: Array, size: float = 1e-6) -> Array:
 
 
 def eigenvalues(step: Map, point: Array) -> Array:
-    """Eigenvalues of the linearised map, largest in size first."""
+    """Eigenvalues of the linearized map, largest in size first."""
     values = np.linalg.eigvals(jacobian(step, point))
     return np.asarray(values[np.argsort(-np.abs(values))])
 
 
 def bracketed_root(function: Callable[[Array], Array], guess: Array) -> Array:
-    """Zeros of a function of positive numbers, one per guess (m,); nan where there is none within a factor 2^8.
+    """Zeros of a function of positive numbers, one per guess (m,); nan if there is none within a factor 2^8.
 
     The sign change nearest to a guess among its doublings and halvings is closed by Illinois steps. `function` takes
     (m,) or (m, k).

@@ -71,7 +71,7 @@ class Work:
         return [case for case in self.cases if case not in done]
 
     def start_fresh(self) -> None:
-        """Set earlier records aside, in a folder beside them, so that every case is measured again."""
+        """Set earlier records aside, in a folder beside them, so that every case is computed once more."""
         if self.records.is_dir():
             self.records.rename(self.records.with_name(f"{RECORDS}-until-{time.strftime('%Y%m%d-%H%M%S')}"))
 
@@ -183,8 +183,8 @@ class _Queue:
         job = RunJob(str(path), str(self.work.records), source_of(path))
         with closing(answers(job, _noted(cases, sent), workers, scheduler)) as stream:
             for count, done in enumerate(stream, start=total - len(self.left) + 1):
-                if done.refusal:
-                    raise BadInput(done.refusal)
+                if done.rejected:
+                    raise BadInput(done.rejected)
                 if done.failed:
                     self._failed.add(done.case)
                 if self.tell is not None:
@@ -231,11 +231,11 @@ class RunJob:
 
 @dataclass(frozen=True)
 class Done:
-    """A worker's answer; the value itself is already in the store. A `refusal` stops the run."""
+    """A worker's answer; the value itself is already in the store. A `rejected` stops the run."""
 
     case: str
     failed: bool = False
-    refusal: str = ""
+    rejected: str = ""
 
 
 def work(job: RunJob, case_text: str) -> Done:
@@ -251,7 +251,7 @@ def work(job: RunJob, case_text: str) -> Done:
                 _writer.cache_clear()
                 raise
     except BadInput as mistake:
-        return Done(case_text, refusal=str(mistake))
+        return Done(case_text, rejected=str(mistake))
     return Done(case_text, failed=record.error is not None)
 
 
@@ -323,12 +323,12 @@ def _begin(parent: int) -> None:
 
 @lru_cache(maxsize=8)
 def _live_with(parent: int) -> None:
-    """End this process soon after its parent: a run that was killed must not leave workers computing for nobody."""
+    """End this process soon after its parent: a run that was killed must not leave orphaned workers."""
 
     def wait() -> None:
         while os.getppid() == parent:
             time.sleep(_SECONDS_BETWEEN_LOOKS)
-        os._exit(1)  # at any moment: a torn record is detected and measured again
+        os._exit(1)  # at any moment: a torn record is detected and computed once more
 
     threading.Thread(target=wait, daemon=True).start()
 
@@ -396,7 +396,7 @@ def _on_cores(job: RunJob, cases: Iterable[str], workers: int) -> Iterator[Done]
             raise WorkerDied(str(death)) from death
         finally:
             with warnings.catch_warnings():
-                # joblib's advice about cancelled cases: we mean to
+                # joblib's advice about canceled cases: we mean to
                 warnings.simplefilter("ignore", UserWarning)
                 stream.close()
 

@@ -418,8 +418,8 @@ def lesson(model: nn.Module) -> Lesson:
         return Lesson(task("digits"), lambda core: core)
     try:
         batch = batch_for(model)
-    except BadInput as refusal:
-        raise BadInput(f"no built-in task fits {type(model).__name__}: {refusal} Give batches.") from refusal
+    except BadInput as error:
+        raise BadInput(f"no built-in task fits {type(model).__name__}: {error} Give batches.") from error
     with preserved(model, gradients=True), torch.no_grad():
         out = first_output(call(model, batch))
     inputs = next(tensors(batch))

@@ -195,10 +195,10 @@ def load_recipe(path: str | Path) -> Recipe:
     path = locate(path).resolve()
     _check(path)
     try:
-        # Inside a package that stands for its folder, `from .common import f` finds its neighbours.
+        # Inside a package that stands for its folder, `from .common import f` finds its neighbors.
         package = "edgewise_papers_" + hashlib.sha256(str(path.parent).encode()).hexdigest()[:12]
         for name in [name for name in sys.modules if name.startswith(f"{package}.")]:
-            del sys.modules[name]  # neighbours are read again too: they may have been edited since
+            del sys.modules[name]  # neighbors are read again too: they may have been edited since
         parent = ModuleType(package)
         parent.__path__ = [str(path.parent)]
         sys.modules[package] = parent

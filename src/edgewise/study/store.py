@@ -303,5 +303,5 @@ class Writer:
             self._stamp = record.stamp
 
     def __del__(self) -> None:
-        if hasattr(self, "_file"):  # not if the folder was refused
+        if hasattr(self, "_file"):  # not if the folder was rejected
             os.close(self._file)

@@ -141,7 +141,7 @@ def _patches(images: np.ndarray, size: int) -> np.ndarray:
 
 
 def cifar10(folder: str | Path | None = None) -> Task:
-    """Return CIFAR-10 [Krizhevsky 2009]: colour images of 32x32 in 64 patches of 4x4x3, 50,000 to train, 10,000 held
+    """Return CIFAR-10 [Krizhevsky 2009]: color images of 32x32 in 64 patches of 4x4x3, 50,000 to train, 10,000 held
     out.
     """
     home = CIFAR if folder is None else Path(folder)
@@ -166,7 +166,7 @@ def cifar10(folder: str | Path | None = None) -> Task:
 
 
 def read_records(path: Path) -> tuple[np.ndarray, np.ndarray]:
-    """Return images (N, 3, 32, 32) and labels (N,) as bytes: a record is one label and three colour planes."""
+    """Return images (N, 3, 32, 32) and labels (N,) as bytes: a record is one label and three color planes."""
     data = np.frombuffer(path.read_bytes(), np.uint8)
     if data.size == 0 or data.size % (1 + PIXELS):
         raise BadInput(f"{path} has {data.size} bytes: expected records of {1 + PIXELS}. Fetch it again.")

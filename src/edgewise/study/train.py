@@ -80,7 +80,7 @@ def train(
               it returns (loss, ...)
     batches   starts the same sequence of batches each time
     trial     share of the steps that every rate gets; the better half continues for as long again, until one is left.
-              Where that one ends above what another rate had reached when it was left, the other is continued too:
+              If that one ends above what another rate had reached when it was left, the other is continued too:
               a rate that wins early may break later
     second_look  a network that ends above this loss gets a third of its rate too, since what wins early is often too
               large later, and the smallest rate tried may not be small enough; default: no second look

@@ -66,7 +66,7 @@ def predict_transformer(
         )
     if architecture.kernel != "softmax":
         raise NotCovered(
-            f"kernel = {architecture.kernel!r} is modelled for tokens that are all alike: no mask, window, RoPE, ALiBi "
+            f"kernel = {architecture.kernel!r} is modeled for tokens that are all alike: no mask, window, RoPE, ALiBi "
             "or Gram matrix. Leave them out, or use the softmax kernel."
         )
     from edgewise.theory.gram.drive import propagate_gram

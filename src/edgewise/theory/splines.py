@@ -78,7 +78,7 @@ def spline_values(coefficients: Array, positions: tuple[Array, ...]) -> Array:
 
 
 def _chunk_values(coefficients: Array, positions: list[Array]) -> Array:
-    """Return sums over the four neighbours along each axis, the last axis innermost."""
+    """Return sums over the four neighbors along each axis, the last axis innermost."""
     sizes = coefficients.shape[1:]
     index: NDArray[np.int64] = np.zeros((), dtype=np.int64)
     weights = []

@@ -51,7 +51,9 @@ def test_layers_that_are_copies_are_said() -> None:
     layer = nn.TransformerEncoderLayer(48, 4, 96, batch_first=True)
     description = describe_reading(read(nn.TransformerEncoder(layer, 3, enable_nested_tensor=False)))
     assert (description.norm, description.causal, description.activation) == ("post", False, "relu")
-    assert "the layers are copies of each other; the theory draws each anew" in description.unmodelled
+    assert (
+        "the layers are copies of each other; the theory draws each independently" in description.unmodelled
+    )
 
 
 def test_gains_survive_json() -> None:

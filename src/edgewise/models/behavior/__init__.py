@@ -1,1 +1,1 @@
-"""What a built module does, read from its behaviour in traced and edited forward passes."""
+"""What a built module does, read from its behavior in traced and edited forward passes."""

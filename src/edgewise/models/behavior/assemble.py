@@ -80,11 +80,11 @@ def _more_tokens(length: int, tokens: int) -> list[str]:
     """Tokens behind those that were given: padding, or streams of their own."""
     if length <= tokens:
         return []
-    return [f"of its {length} tokens the first {tokens} were looked at; {BEYOND}"]
+    return [f"of its {length} tokens the first {tokens} were inspected; {BEYOND}"]
 
 
 def _read_layout(stream: Stream) -> str:
-    """Where entries and tokens share an axis, (1, entries tokens, features), the other one is of size one."""
+    """If entries and tokens share an axis, (1, entries tokens, features), the other one is of size one."""
     folded = stream.entry.shape[stream.layout.batch] > 1
     return stream.layout.text.replace("token", "one") if folded else stream.layout.text
 
@@ -201,7 +201,7 @@ def _branch(experiment: Experiment, site: Site, step: int) -> Branch:
 
 
 def _sums_to_one(site: Site) -> bool | None:
-    """As the weights themselves show; where they were not seen, equal tokens give equal outputs."""
+    """As the weights themselves show; if they were not seen, equal tokens give equal outputs."""
     if site.traits.whole is not None or site.traits.spread is None:
         return site.traits.whole
     return site.traits.spread < SPREAD
@@ -344,7 +344,7 @@ def _reasons(chain: Chain, blocks: Sequence[Block], has_stream: bool) -> list[st
 
 
 def _mixes_by(experiment: Experiment, sites: Sequence[Site]) -> str:
-    """The convolutions and pools among the operations of some branches, in words."""
+    """The convolutions and pools among the operations of some branches, as text."""
     functions = {experiment.graph[index].function for site in sites for index in site.part.inside}
     listed = sorted(name for name in functions if "conv" in name or "pool" in name)
     return f"; it mixes them by {', '.join(listed)}, as a convolutional net does" if listed else ""
@@ -401,7 +401,7 @@ DRAWS = 32  # tokens that value and output matrices are shown; narrow heads scat
 
 
 def stack_again(experiment: Experiment, stack: Stack, blocks: Sequence[Block]) -> Stack:
-    """The stack with these blocks, whose numbers are read anew."""
+    """The stack with these blocks, whose numbers are read again."""
     number = next((i for i, chain in enumerate(experiment.chains) if chain.name == stack.name), None)
     sites = [site for site in experiment.sites if site.stack == number]
     branches = [branch for block in blocks for branch in block.branches]
@@ -447,7 +447,7 @@ def _refilled(blocks: Sequence[Block], branches: Iterator[Branch]) -> tuple[Bloc
 
 
 def _recall(site: Site, branch: Branch) -> None:
-    """What the gains need to know of a branch."""
+    """Return what the gains need to know of a branch."""
     traits = site.traits
     traits.sight = (
         None if branch.sees is None else Sight(branch.sees, branch.window, branch.window_both_sides)

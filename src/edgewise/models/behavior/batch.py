@@ -40,7 +40,7 @@ class Feed:
 
     @property
     def tokens(self) -> int | None:
-        """The number of token ids, where the input has ids."""
+        """The number of token ids, if the input has ids."""
         ids = [value for value in tensors((self.args, self.kwargs)) if is_ids(value, self.axis)]
         return ids[0].shape[1 - self.axis] if ids else None
 

@@ -77,7 +77,7 @@ def stack_of_blocks(
 
 
 def _end(graph: Graph, module: str) -> int | None:
-    """The node that leaves a module, where it ran once."""
+    """The node that leaves a module, if it ran once."""
     nodes = graph.leaving.get(module, [])
     return (
         nodes[0]
@@ -87,7 +87,7 @@ def _end(graph: Graph, module: str) -> int | None:
 
 
 def _start(graph: Graph, module: str) -> int | None:
-    """What a module reads first from outside, of the shape that it gives, or of as many axes."""
+    """Return what a module reads first from outside, of the shape that it gives, or of as many axes."""
     end = _end(graph, module)
     if end is None:
         return None
@@ -100,7 +100,7 @@ def _start(graph: Graph, module: str) -> int | None:
 
 
 def _own(graph: Graph, module: str) -> list[Node]:
-    """What ran inside a module."""
+    """Return what ran inside a module."""
     return [node for node in graph.nodes if f"{node.operation.module}.".startswith(f"{module}.")]
 
 

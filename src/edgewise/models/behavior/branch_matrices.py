@@ -1,7 +1,7 @@
 """Which parameter each matrix of a branch is, and its role: query, key, value, output; gate, input, output of an MLP.
 
 Roles follow from the graph: what meets at the product under a softmax, what the stream feeds, what comes last. A matrix
-that is no parameter by itself (a weight norm, a cast, an expert) has no role here.
+that is not a parameter by itself (a weight norm, a cast, an expert) has no role here.
 """
 
 from __future__ import annotations
@@ -140,7 +140,7 @@ def weights_of(
 
 
 def _parameters(experiment: Experiment, operation: Operation) -> list[str | None]:
-    """The matrices of one call, of torch's own attention several; None stands for one that is no parameter."""
+    """The matrices of one call, of torch's own attention several; None stands for one that is not a parameter."""
     constants = [c for c in experiment.graph.constants.get(operation, ()) if len(c.shape) > 1]
     return [
         _name(experiment.parameters, c) or _parametrized(experiment.model, operation.module, c.shape)
@@ -155,7 +155,7 @@ def _parameter(experiment: Experiment, operation: Operation) -> str | None:
 
 
 def _scale(graph: Graph, score: Score) -> float | None:
-    """What multiplies the scores between the product and the softmax, if that is a number."""
+    """Return what multiplies the scores between the product and the softmax, if that is a number."""
     ends = sorted({graph.by_operation[score.product], graph.by_operation[score.softmax]})
     scale = 1.0
     for index in graph.between(ends[0], ends[-1])[:-1]:
@@ -277,7 +277,7 @@ def _divided(
 
 
 def _reached(inward: Tensor, operand: Tensor, features: int) -> Tensor | None:
-    """Which features of what a matrix gives an operand depends on."""
+    """Return which features of what a matrix gives an operand depends on."""
     if not operand.requires_grad:
         return None
     total = (operand * torch.randn_like(operand)).sum()

@@ -47,7 +47,7 @@ def sample(value: Tensor) -> Tensor:
     return value.detach().flatten()[:SAMPLE].clone()
 
 
-MATRICES = 24  # looked at, spread over the model
+MATRICES = 24  # inspected, spread over the model
 STEPS = 12  # of the power iteration; a random edge is underestimated by a few percent
 TRAINED = 1.2  # random matrices give 0.9 to 1; a small GPT after 150 steps 1.5
 
@@ -72,7 +72,7 @@ def copies(model: nn.Module, blocks: tuple[Block, ...]) -> bool | None:
 
 
 def _parameters(model: nn.Module, block: Block) -> dict[str, Tensor]:
-    """Of the block's module; a block that is two neighbours in one list has none, so of its branches' modules."""
+    """Of the block's module; a block that is two neighbors in one list has none, so of its branches' modules."""
     names = [block.module] if block.module is not None else [branch.module for branch in block.branches]
     modules = [(str(i), model.get_submodule(name)) for i, name in enumerate(names)]
     return {f"{i}.{name}": p for i, module in modules for name, p in module.named_parameters()}

@@ -60,7 +60,7 @@ def _unfold(experiment: Experiment) -> None:
 
 
 def _moves(experiment: Experiment, stack: int) -> bool:
-    """Whether anything in a stack moves: branches that give nothing show no axes, however they are laid out."""
+    """Return whether anything in a stack moves: branches that give nothing show no axes, however they are laid out."""
     columns = [site.traits.columns for site in experiment.sites if site.stack == stack]
     return any(moved for listed in columns if listed for _, moved in listed)
 
@@ -126,7 +126,7 @@ def _rows(experiment: Experiment) -> None:
 def _gradients(
     tokens: Tensor, leaves: dict[Operation, Tensor], direction: Tensor
 ) -> dict[Operation, Tensor] | None:
-    """None where the graph cannot be walked (a checkpoint that runs again without the edits)."""
+    """None if the graph cannot be walked (a checkpoint that runs again without the edits)."""
     reached = _reached(tokens)
     own = {op: leaf for op, leaf in leaves.items() if id(leaf) in reached}
     if not own:  # nothing, or a view made inside an autograd function, which has no graph
@@ -142,7 +142,7 @@ def _gradients(
 
 
 def _reached(value: Tensor) -> set[int]:
-    """The leaves that a tensor depends on, by identity: torch looks at every leaf it is given."""
+    """The leaves that a tensor depends on, by identity: torch inspects every leaf it is given."""
     visited, todo, found = set(), [value.grad_fn], set()
     while todo:
         node: Any = todo.pop()
@@ -318,7 +318,7 @@ def _by_columns(site: Site) -> Sight | None:
 
 
 def watch_masks(experiment: Experiment) -> dict[Operation, Callable[..., None]]:
-    """Looks at the scores, or at the mask of a fused kernel, of every attention over the tokens of its own stream."""
+    """Inspect the scores, or the mask of a fused kernel, of every attention over the tokens of its own stream."""
     watched: dict[Operation, Callable[..., None]] = {}
     for site in experiment.sites:
         stream = experiment.streams.get(site.source)

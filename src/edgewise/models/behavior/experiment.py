@@ -55,7 +55,7 @@ class Traits:
     faint: dict[int, set[int]] = field(default_factory=dict)  # by query, positions with a small gradient
     columns: Rows | None = None
     open: Tensor | None = None  # (query, key): not masked, by the scores themselves
-    layout: Layout | None = None  # of the branch, where it differs from the stream's
+    layout: Layout | None = None  # of the branch, if it differs from the stream's
     sight: Sight | None = None
     memory: bool = False
     other_layers: bool = False
@@ -67,7 +67,7 @@ class Traits:
         None  # with scores near zero; relative to changing one of the two tokens exchanged
     )
     spread: float | None = None  # of the output over positions when all tokens are equal
-    whole: bool | None = None  # the weights of attention sum to one; None where they were not seen
+    whole: bool | None = None  # the weights of attention sum to one; None if they were not seen
     linear: bool | None = None
     input_growth: float | None = None
     output_growth: float | None = None
@@ -79,8 +79,8 @@ class Traits:
     places: TokenPlaces = field(default_factory=TokenPlaces)  # among queries, keys and scores
     axes: dict[Operation, tuple[str | None, str | None]] = field(default_factory=dict)  # of a product's
     scales: dict[Operation, float] = field(default_factory=dict)  # that a fused call multiplies them by
-    rotary: str | None = None  # "rotary", "query or key", "" or None where the operands were not found
-    bias: str | None = None  # "alibi", "bias", "" or None where the scores were not found
+    rotary: str | None = None  # "rotary", "query or key", "" or None if the operands were not found
+    bias: str | None = None  # "alibi", "bias", "" or None if the scores were not found
     bias_size: float | None = None  # standard deviation of that bias over the keys of a query
     heads: int | None = None
     kv_heads: int | None = None
@@ -192,9 +192,9 @@ class Experiment:
         return graph
 
     def _last(self, edits: Edits) -> Operation | None:
-        """What comes after it (a head for every word of a vocabulary) need not run.
+        """Return what comes after it (a head for every word of a vocabulary) need not run.
 
-        None where it must: sharded and offloaded modules, and hooks of the user's, may undo something on the way out.
+        None if it must: sharded and offloaded modules, and hooks of the user's, may undo something on the way out.
         """
         if self._must_return:
             return None
@@ -256,7 +256,7 @@ class Experiment:
         self.streams[operation] = Stream(candidates[0], entry, unit(unit(entry) + noise), stack)
 
     def change_layout(self, stack: int) -> bool:
-        """Read the streams of a stack with features along axis 1 (channels first); False where there is none."""
+        """Read the streams of a stack with features along axis 1 (channels first); False if there is none."""
         streams = [stream for stream in self.streams.values() if stream.stack == stack]
         if not streams or any(s.layout.rank < 3 or s.layout.batch == 1 for s in streams):
             return False
@@ -281,7 +281,7 @@ class Experiment:
         arriving  is handed the value that the model itself brings to a site's point
         sums      replaces residual sums that the next branch does not read directly (a norm stands between)
         leaves    is handed every replaced value and may return another: gradients start there
-        observed  operations whose results are looked at
+        observed  operations whose results are inspected
         """
         natural = self._arrivals(arriving)
 

@@ -203,7 +203,7 @@ def _gains(
 
 
 def _normed_size(site: Site) -> float:
-    """What tanh or erf in the place of a norm makes of a stream of size one; a norm leaves it."""
+    """Return what tanh or erf in the place of a norm makes of a stream of size one; a norm leaves it."""
     slope, kind = site.traits.norm_slope, site.traits.norm_kind
     if slope is None or not is_normed(site.traits.input_growth):
         return 1.0

@@ -57,11 +57,11 @@ BATCH, TOKEN, FEATURE = "batch", "token", "feature"
 def plain_layout(
     graph: Graph, shapes: Sequence[tuple[int, ...]], weights: Iterable[int], entries: int, tokens: int | None
 ) -> str | None:
-    """The axes of the first of some shapes of one stream, which must fit the others; None where they are not certain.
+    """The axes of the first of some shapes of one stream, which must fit the others; None if they are not certain.
 
     weights  nodes that may read the stream
     entries  of the batch in this pass
-    tokens   ids of one entry, where there are ids
+    tokens   ids of one entry, if there are ids
     """
     own, *others = dict.fromkeys(shapes)
     nodes = [graph[index] for index in weights]

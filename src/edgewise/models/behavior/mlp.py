@@ -1,4 +1,4 @@
-"""Which activation an MLP has: its hidden numbers compared with formulas; powers and parity where none fits."""
+"""Which activation an MLP has: its hidden numbers compared with formulas; powers and parity if none fits."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ CHANNELS_FIRST = ("conv1d", "conv2d", "conv3d")
 
 OTHERS: dict[
     str, Callable[[Tensor], Tensor]
-] = {  # recognised and named, though the theory does not have them
+] = {  # recognized and named, though the theory does not have them
     "elu": F.elu,
     "selu": F.selu,
     "mish": F.mish,
@@ -33,7 +33,7 @@ OTHERS: dict[
 
 
 def activations() -> dict[str, Callable[[Tensor], Tensor]]:
-    """Every activation that can be recognised, by name."""
+    """Every activation that can be recognized, by name."""
     return torch_activations() | OTHERS
 
 
@@ -83,7 +83,7 @@ class Hidden:
         self._inputs.clear()
 
     def conclude(self) -> None:
-        """The activation where one formula fits all passes; powers where none does."""
+        """The activation if one formula fits all passes; powers if none does."""
         for site, names in self._fits.items():
             if len({gated for _, gated in names}) == 1:
                 site.traits.gated = next(iter(names))[1]
@@ -151,7 +151,7 @@ def _formulas(hidden: list[Tensor], value: Tensor, gates: set[int]) -> Iterator[
 
 
 def _parts_of(value: Tensor, width: int) -> list[Tensor]:
-    """What a matrix gives at its ends, so many features each: queries, keys and values may come from it too."""
+    """Return what a matrix gives at its ends, so many features each: queries, keys and values may come from it too."""
     whole = value.shape[-1]
     if whole in (width, 2 * width) or whole < width:
         return []
@@ -191,7 +191,7 @@ def _scaled_inputs(
     weights: frozenset[Operation],
     factor: float,
 ) -> dict[Site, Tensor]:
-    """What the last weights give: read before a norm at the end of the branch, which would hide the growth."""
+    """Return what the last weights give: read before a norm at the end of the branch, which would hide the growth."""
     at_last: dict[Operation, Tensor] = {}
 
     def look(operation: Operation) -> Callable[[Tensor], Tensor]:

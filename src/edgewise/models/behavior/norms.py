@@ -21,7 +21,7 @@ ROUGH = 2e-2  # in half precision
 
 
 def read_shares(experiment: Experiment) -> None:
-    """skip = <a, s>/<s, s> where that is all of a; share = |b| / |a|."""
+    """skip = <a, s>/<s, s> if that is all of a; share = |b| / |a|."""
     skips: dict[int, float] = {}
     sizes: dict[Site, float] = {}
 
@@ -45,7 +45,7 @@ def read_shares(experiment: Experiment) -> None:
 
 
 def _weights(graph: Graph, site: Site) -> tuple[float, float]:
-    """What the sum itself multiplies skip and branch by (alpha of torch.add, weight of lerp)."""
+    """Return what the sum itself multiplies skip and branch by (alpha of torch.add, weight of lerp)."""
     weights = graph[site.residual.node].weights
     return weights[site.residual.skip_side], weights[1 - site.residual.skip_side]
 
@@ -93,7 +93,7 @@ def _scales(graph: Graph, index: int) -> tuple[float, float | None]:
 
 
 def _down_to(graph: Graph, index: int, tip: int) -> tuple[float, float | None] | None:
-    """What multiplies the tip on its way through sums of parallel branches; None where it is not there."""
+    """Return what multiplies the tip on its way through sums of parallel branches; None if it is not there."""
     if index == tip:
         return 1.0, None
     node = graph[index]
@@ -126,7 +126,7 @@ def rescale(graph: Graph, site: Site) -> float | None:
 def _rescaled_last(graph: Graph, site: Site) -> float | None:
     """What multiplies the last sum before its block gives it on; None where a norm or another function acts on it.
 
-    Where no module's output is the end of the block, what acts on the sums before acts on the last one too.
+    If no module's output is the end of the block, what acts on the sums before acts on the last one too.
     """
     if site.chain.outlet is None:
         return 1.0 if all(site.chain.plain[1:]) else None
@@ -150,7 +150,7 @@ def _scale_between(graph: Graph, index: int, end: int) -> float | None:
 
 
 LOUD, LOUDER, SHIFT = 100.0, 1e4, 3.0
-NORMED = 0.3  # growth exponent: 0 behind a norm, 1 where there is none
+NORMED = 0.3  # growth exponent: 0 behind a norm, 1 if there is none
 ALONG = 0.98  # cosine; a saturated tanh turns a random token to 0.8, the eps of a norm does not turn it
 BATCH, ELEMENTWISE = "batch", "elementwise"
 STRAIGHT = 0.9  # of the way to where a function saturates; beyond it its inverse is lost in rounding
@@ -161,7 +161,7 @@ SAME = 1e-3  # a norm gives the same numbers for a scaled stream; LayerNorm also
 def read_norms(experiment: Experiment, *others: dict[str, Any]) -> None:
     """Norms of inputs, sums and outputs; and outputs at the base input and with two tokens exchanged.
 
-    What others want to look at is looked at in the first of these passes.
+    What others want to inspect is read in the first of these passes.
     """
     swapped = exchanged(experiment)
     plain, loud, shifted = (_Inputs(experiment) for _ in range(3))
@@ -302,7 +302,7 @@ def _conclude(graph: Graph, site: Site, plain: _Inputs, loud: _Inputs, shifted: 
 
 
 def _batch_normed(graph: Graph, start: int, ends: list[int]) -> bool:
-    """Whether a batch norm acts between a node and all of these."""
+    """Return whether a batch norm acts between a node and all of these."""
     ways = [graph.between(start, end) for end in ends]
     return bool(ways) and all(any(graph[index].function == "batch_norm" for index in way) for way in ways)
 
@@ -356,7 +356,7 @@ def _read_outputs(experiment: Experiment) -> None:
             normed = is_normed(site.traits.output_growth)
             if alone and normed and not _same_directions(tokens[0], site.traits.base):
                 site.traits.output_growth = None
-                site.traits.reasons.append("a bounded function that is no norm stands at its end")
+                site.traits.reasons.append("a bounded function that is not a norm stands at its end")
 
     experiment.forced(1, lambda s: s.base, see, last_outputs=dict.fromkeys(last, lambda v: LOUDER * v))
     normed = [s for s in experiment.sites if (s.traits.output_growth or 1.0) < NORMED]
@@ -373,7 +373,7 @@ def _read_outputs(experiment: Experiment) -> None:
 
 
 def _same_directions(one: Tensor, other: Tensor) -> bool:
-    """Whether every token points where it did, as behind a norm; a function that saturates turns it."""
+    """Return whether every token points where it did, as behind a norm; a function that saturates turns it."""
     cosines = torch.nn.functional.cosine_similarity(wide(one), wide(other), dim=-1)
     return bool(cosines.median() > ALONG)
 

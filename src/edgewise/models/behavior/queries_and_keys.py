@@ -80,7 +80,7 @@ class Scores:
         return look
 
     def _place(self, site: Site, operation: Operation, args: Any, kwargs: Any) -> None:
-        """Where the stream's tokens stand among queries and keys; in a fused kernel, in its mask too."""
+        """Return where the stream's tokens stand among queries and keys; in a fused kernel, in its mask too."""
         axes = axes_of(operation, args, kwargs)
         if axes is None:
             return
@@ -114,7 +114,7 @@ class Scores:
 
 
 def _axes(operation: Operation, args: Any, kwargs: Any) -> tuple[str | None, str | None]:
-    """What the axes of queries and of keys are, in words; None for those of an unusual number."""
+    """Return what the axes of queries and of keys are, as text; None for those of an unusual number."""
     query, key = operands(operation, args, kwargs)
     if operation.function == "einsum":
         letters = letters_of(equation_of(args, kwargs), query, key)
@@ -161,7 +161,7 @@ def _heads(site: Site, operation: Operation, query: Tensor, key: Tensor) -> None
 
 
 def _distinct(rows: Tensor) -> int:
-    """How many rows are different, by numbers from all along them: a model may pad the first keys with zeros."""
+    """Return how many rows are different, by numbers from all along them: a model may pad the first keys with zeros."""
     return len(torch.unique(rows[:, :: max(rows.shape[1] // SAMPLED, 1)], dim=0))
 
 

@@ -77,7 +77,7 @@ def read(model: nn.Module, batch: Any = None, stack: str | None = None, *, rows:
 
 
 def read_closely(model: nn.Module, batch: Any = None, stack: str | None = None) -> Reading:
-    """As `read`; the asked stack is also looked at where its residual sums are not all that its blocks do."""
+    """As `read`; the asked stack is also inspected where its residual sums are not all that its blocks do."""
     whole = bare(model)
     refuse_unreadable(whole)
     with _quietly(whole):
@@ -120,7 +120,7 @@ def _quietly(model: nn.Module) -> Iterator[None]:
 
 
 def _refusing(model: nn.Module, work: Callable[[], Result]) -> Result:
-    """Whatever a strange model makes of a reading is a refusal; its own exception is the cause."""
+    """Turn any exception of the model into a `BadInput`; its own exception is the cause."""
     try:
         return work()
     except BadInput:
@@ -263,21 +263,21 @@ class _Reader:
     def trace(self) -> Experiment:
         """A traced pass on the smallest input that the model takes."""
         failures: list[tuple[str, Exception]] = []
-        refusals: list[BadInput] = []
+        errors: list[BadInput] = []
         for given, feed in self._feeds():
             self._given = given
             try:
                 graph = self._pass(feed)
-            except BadInput as refusal:  # of this input by a model of ours, or of the model by the tracer
-                refusals.append(refusal)
+            except BadInput as error:  # of this input by a model of ours, or of the model by the tracer
+                errors.append(error)
             except Exception as error:  # noqa: BLE001 - the model's own; the last one becomes the cause
                 check()
                 if not feed.axis:  # else a guess of ours; the batch as it was given tells what is wrong
                     failures.append((feed.text, error))
             else:
                 return self._analyzed(feed, graph)
-        if refusals:
-            raise refusals[0]
+        if errors:
+            raise errors[0]
         cause = failures[0 if self.batch is None else -1][1] if failures else None
         raise self._refusal(failures) from cause
 
@@ -351,7 +351,7 @@ class _Reader:
         return followed if default is not None else [*followed, *self._by_block_ends(experiment)]
 
     def _looked_at(self, chain: Chain) -> Stack | None:
-        """A chain that is only listed, with what its branches do; None where the model does not run edited, or where
+        """A chain that is only listed, with what its branches do; None if the model does not run edited, or where
         streams inside the branches would be taken for what the branches do."""
         if INNER in chain.reasons:
             return None
@@ -485,7 +485,7 @@ def _without_attention(graph: Graph) -> list[str]:
 
 def _default(listed: list[Chain], unread_text: bool = False) -> Chain | None:
     """The longest stack that starts from token ids; without one, and unless text went somewhere unread, the first
-    with attention (or, where none has any, of all) that is not much shorter than the longest of these."""
+    with attention (or, if none has any, of all) that is not much shorter than the longest of these."""
     language = [chain for chain in listed if chain.language]
     if language or unread_text or not listed:
         return max(language, key=lambda chain: len(chain.blocks), default=None)

@@ -1,7 +1,7 @@
 """What a reading of a model says: frozen, without tensors, JSON both ways.
 
 A stack is a chain of residual sums; a block is a run of them; a branch is what one sum adds to the stream.
-`None` stands for "not read", and `not_read` says why in words.
+`None` stands for "not read", and `not_read` says why as text.
 """
 
 from __future__ import annotations
@@ -99,9 +99,7 @@ class Gains:
     """Root mean squares that the matrices of a branch give for a random stream of mean square one."""
 
     score: float | None  # standard deviation of a score
-    position: (
-        float | None
-    )  # of what positions add to the scores of a query; None where that was not seen alone
+    position: float | None  # of what positions add to the scores of a query; None if that was not seen alone
     value: float | None  # value and output matrices together: what equal tokens become
     inward: float | None  # what the activation of an MLP reads
     linear: float | None  # what a gate multiplies
@@ -155,7 +153,7 @@ class Branch:
     experts: bool  # some of its matrices are chosen by a router
     output_gate: bool  # what its last matrix gives is multiplied by something else that the input decides
     gains: Gains | None
-    powers: Powers | None  # measured only where the activation was not recognised
+    powers: Powers | None  # measured only if the activation was not recognized
     not_read: tuple[str, ...] = ()
     window_uneven: bool = False  # one key fewer to one side
     matrices: tuple[BranchMatrix, ...] = ()  # by role, if all of them are parameters whose role is certain
@@ -216,10 +214,10 @@ class Stack:
     horizon: int  # tokens up to which windows were looked for
     layout: (
         str | None
-    )  # "batch token feature" and so on ("one": an axis of size one), None where it was not proven
+    )  # "batch token feature" and so on ("one": an axis of size one), None if it was not proven
     start: Operation  # where the stream enters the first block
     start_norm: float  # mean square per coordinate there
-    absolute: bool | None  # equal tokens differ by their position where the stream starts
+    absolute: bool | None  # equal tokens differ by their position at the start of the stream
     blocks: tuple[Block, ...]
     copies: bool | None  # matrices of different blocks are equal numbers in different tensors
     shared: bool  # blocks use the same module
@@ -355,7 +353,7 @@ def agreed(values: Any) -> Any:
 
 
 def norm_position(branch: Branch) -> str | None:
-    """The place of a branch's norms by name; None where it was not read or has no name."""
+    """The place of a branch's norms by name; None if it was not read or has no name."""
     places = (branch.input_norm, branch.output_norm, branch.outside_norm)
     return None if None in places else POSITIONS.get(places)  # type: ignore[arg-type]
 

@@ -33,9 +33,7 @@ class Score:
     product: Operation
     query_weights: tuple[Operation, ...]
     key_weights: tuple[Operation, ...]
-    values: Operation | None = (
-        None  # the product of the weights with the values, where it is a call of its own
-    )
+    values: Operation | None = None  # the product of the weights with the values, if it is a call of its own
     value_weights: tuple[Operation, ...] = ()
     mixed: bool = False  # a matrix acts on the scores before the softmax (talking heads)
 
@@ -208,7 +206,7 @@ def _weighed(graph: Graph, skip: Node, branch: Node) -> Node | None:
 
 
 def _same_stream(graph: Graph, later: int, earlier: int, sums: dict[int, ResidualSum]) -> bool:
-    """Whether a value is the stream itself, further down than an earlier point of it: no branch is added then.
+    """Return whether a value is the stream itself, further down than an earlier point of it: no branch is added then.
 
     Also if it had fewer tokens in between (an hourglass).
     """
@@ -266,7 +264,7 @@ def _parts(
 
 
 def _ranks(graph: Graph, halves: list[list[int]], weights: list[set[int]]) -> bool:
-    """Whether both are attention to the same input, with some of the heads each."""
+    """Return whether both are attention to the same input, with some of the heads each."""
     attends = all(any(graph[index].function in SOFTMAX for index in half) for half in halves)
     return attends and graph[min(weights[0])].parents == graph[min(weights[1])].parents
 
@@ -366,7 +364,7 @@ def _sort_scores(graph: Graph, part: Part, source: int) -> None:
 
 
 def _composed(graph: Graph, softmax: int, values: Node, inside: set[int]) -> bool:
-    """Whether the values that a softmax weighs come from another softmax, which weighs keys of its own."""
+    """Return whether the values that a softmax weighs come from another softmax, which weighs keys of its own."""
     own = graph.below(softmax, values.index)
     others = [parent for parent in values.parents if parent not in own]
     todo, visited = [parent for parent in others if parent in inside], set(own)
@@ -399,7 +397,7 @@ def _product_above(graph: Graph, index: int, inside: set[int], through_weights: 
 
 
 def _value_operands(graph: Graph, softmax: int, values: Node | None) -> tuple[int, ...]:
-    """What the weights of attention are multiplied by."""
+    """Return what the weights of attention are multiplied by."""
     parents = () if values is None else values.parents
     return tuple(parent for parent in parents if parent != softmax and not graph.between(softmax, parent))
 

@@ -1,7 +1,7 @@
 """Where the tokens of the stream stand among queries, keys and scores: learned keys or registers may stand beside them.
 
-Shown by a pass of two entries that are the same but for two neighbouring tokens, which are exchanged: along an axis of
-tokens two neighbours differ, and nothing else does.
+Shown by a pass of two entries that are the same but for two neighboring tokens, which are exchanged: along an axis of
+tokens two neighbors differ, and nothing else does.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ HIDDEN = -1e4  # scores below are masked
 
 @dataclass
 class TokenPlaces:
-    """Where the first token of the stream stands; None where that was not shown."""
+    """Where the first token of the stream stands; None if that was not shown."""
 
     query: int | None = None
     key: int | None = None
@@ -48,7 +48,7 @@ def first_token(value: Tensor, axis: int, entries: int, length: int) -> int | No
 def first_pair(scores: Tensor, length: int) -> tuple[int | None, int | None]:
     """The row and the column of scores (entries, ..., queries, keys).
 
-    In the rows of other tokens two neighbouring columns change; the rows of the exchanged ones change whole.
+    In the rows of other tokens two neighboring columns change; the rows of the exchanged ones change whole.
     """
     if length < FEWEST or scores.dim() < 3 or scores.shape[0] % 2:
         return None, None
@@ -61,7 +61,7 @@ def first_pair(scores: Tensor, length: int) -> tuple[int | None, int | None]:
 
 
 def tokens_alone(value: Tensor, axis: int, start: int | None, length: int) -> Tensor | None:
-    """The part of an axis that is the stream's tokens; None where there are others, and it is not known where."""
+    """The part of an axis that is the stream's tokens; None if there are others, and it is not known where."""
     if value.shape[axis] == length:
         return value
     known = start is not None and start + length <= value.shape[axis]
@@ -69,7 +69,7 @@ def tokens_alone(value: Tensor, axis: int, start: int | None, length: int) -> Te
 
 
 def between_tokens(scores: Tensor, places: TokenPlaces, length: int, whole: int) -> Tensor | None:
-    """The scores of the stream's queries and keys; None where they are not found among others.
+    """The scores of the stream's queries and keys; None if they are not found among others.
 
     whole  tokens of the stream with those that the model has added behind the `length` given ones
     """
@@ -119,7 +119,7 @@ def axes_of(operation: Operation, args: Any, kwargs: Any) -> tuple[tuple[int, in
 def tokens_of(
     places: TokenPlaces, operation: Operation, args: Any, kwargs: Any, length: int
 ) -> tuple[Tensor, Tensor]:
-    """Queries and keys of the stream's tokens alone; whole where it is not known what stands beside them."""
+    """Queries and keys of the stream's tokens alone; whole if it is not known what stands beside them."""
     query, key = operands(operation, args, kwargs)
     axes = axes_of(operation, args, kwargs)
     if axes is None:
@@ -134,7 +134,7 @@ def equation_of(args: Any, kwargs: Any) -> str:
 
 
 def letters_of(equation: str, query: Tensor, key: Tensor) -> tuple[str, str, str] | None:
-    """The letters of queries, keys and scores; None where the equation is none of queries and keys.
+    """The letters of queries, keys and scores; None if the equation is none of queries and keys.
 
     Axes that three dots stand for get capital letters, the first for entries; there must be no other of size above one.
     """

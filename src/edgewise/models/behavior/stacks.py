@@ -87,7 +87,7 @@ def chains(graph: Graph, sums: Sequence[ResidualSum]) -> list[Chain]:
 
 
 def _feed_each_other(chain: Chain, other: Chain) -> bool:
-    """Whether branches of either chain read sums of the other, which go on as a stream of their own."""
+    """Return whether branches of either chain read sums of the other, which continue as a stream of their own."""
     pairs = ((chain, other), (other, chain))
     return all(
         any(set(residual.inside) & {r.node for r in two.sums} for residual in one.sums) for one, two in pairs
@@ -232,7 +232,7 @@ def _trim(graph: Graph, chain: Chain) -> None:
 
 
 def _name(graph: Graph, chain: Chain) -> None:
-    """The module path up to the first number that changes along the chain; calls where no number does."""
+    """The module path up to the first number that changes along the chain; calls if no number does."""
     places = [weight_path(graph, residual) for residual in chain.sums]
     paths = [path.split(".") for path, _ in places]
     for depth in range(max(map(len, paths))):
@@ -267,7 +267,7 @@ def _name(graph: Graph, chain: Chain) -> None:
 
 
 def _in_stages(graph: Graph, chain: Chain, children: Sequence[str], prefixes: Sequence[str]) -> bool:
-    """Whether blocks of one kind, each with attention, stand in several lists one after the other."""
+    """Return whether blocks of one kind, each with attention, stand in several lists one after the other."""
     kinds: dict[str, list[Any]] = {}
     for residual, child in zip(chain.sums, children, strict=True):
         kinds.setdefault(child, []).append(_signature(graph, residual))
@@ -320,7 +320,7 @@ def _repeats(graph: Graph, chain: Chain, places: Sequence[tuple[str, int]]) -> b
 
 
 def _signature(graph: Graph, residual: ResidualSum) -> tuple[Any, ...]:
-    """What a branch computes, without names: (whether it has a softmax, the widths that its matrices give)."""
+    """Return what a branch computes, without names: (whether it has a softmax, the widths that its matrices give)."""
     widths = sorted(graph[index].shape[-1] for index in residual.inside if graph[index].weight)
     return any(part.softmax for part in residual.parts), residual.joins, tuple(widths)
 
@@ -344,7 +344,7 @@ def repetition(signatures: Sequence[tuple[Any, ...]]) -> list[int]:
 
 
 def _indices(paths: Sequence[Sequence[str]], prefixes: Sequence[str], depth: int) -> list[int]:
-    """Which block each path belongs to; a list of lists of blocks (layers.2.0) counts through.
+    """Return which block each path belongs to; a list of lists of blocks (layers.2.0) counts through.
 
     Where a second, shorter list stands between the blocks (cross-attention now and then), what is in it belongs to
     the block that follows.
@@ -399,7 +399,7 @@ def unaccounted(graph: Graph, chain: Chain, listed: Sequence[Chain]) -> list[str
 
 
 def _counted_only(graph: Graph, node: Node) -> bool:
-    """Whether nothing comes of a value but means over all tokens, which nothing uses (the load of a router)."""
+    """Return whether nothing comes of a value but means over all tokens, which nothing uses (the load of a router)."""
     below = graph.below(node.index, len(graph.nodes))
     followed = {parent for index in below for parent in graph[index].parents}
     ends = below - followed - {graph.nodes[-1].index}
@@ -442,7 +442,7 @@ def covered_blocks(graph: Graph, chain: Chain, children: Sequence[str]) -> list[
 
 
 def judge_cover(model: nn.Module, graph: Graph, chain: Chain, listed: Sequence[Chain]) -> bool:
-    """Note what a chain leaves out of its blocks; False where it leaves out most."""
+    """Note what a chain leaves out of its blocks; False if it leaves out most."""
     outside = unaccounted(graph, chain, listed)
     if outside:
         names = ", ".join(outside[:3]) + (" ..." if len(outside) > 3 else "")
@@ -450,7 +450,7 @@ def judge_cover(model: nn.Module, graph: Graph, chain: Chain, listed: Sequence[C
         chain.reasons.append(f"{what} {names}")
     children, ran = blocks_that_ran(model, graph, chain.name)
     own = covered_blocks(graph, chain, ran)
-    kinds = {type(model.get_submodule(child)) for child in own}  # a stem in the same list is no block
+    kinds = {type(model.get_submodule(child)) for child in own}  # a stem in the same list is not a block
     children, ran = ([c for c in names if type(model.get_submodule(c)) in kinds] for names in (children, ran))
     name = chain.name or "the model"
     if len(own) < len(ran):
@@ -481,7 +481,7 @@ def judge_single_blocks(model: nn.Module, graph: Graph, listed: Sequence[Chain])
 
 
 def _choose(graph: Graph, modules: Sequence[str]) -> bool:
-    """Whether all that these weights give is chosen from: an indexer of sparse attention."""
+    """Return whether all that these weights give is chosen from: an indexer of sparse attention."""
     inside = {node.index for node in graph.nodes if node.weight and node.operation.module in modules}
     chosen: set[int] = set()
     for node in graph.nodes:
@@ -542,7 +542,7 @@ def _within(path: str, outer: str) -> bool:
 
 
 def _is_language(graph: Graph, chain: Chain) -> bool:
-    """Whether the stream starts from an embedding of integers, with no weight between."""
+    """Return whether the stream starts from an embedding of integers, with no weight between."""
     todo, visited = [chain.sums[0].point], set()
     while todo:
         index = todo.pop()

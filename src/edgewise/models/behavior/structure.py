@@ -1,4 +1,4 @@
-"""What a stack is, also where the theory has no formula for it: frozen, without tensors, every fact certain or absent.
+"""What a stack is, also if the theory has no formula for it: frozen, without tensors, every fact certain or absent.
 
 A fact that could not be read is None, and `absent` says why. `outside` says why the theory does not cover the stack.
 """
@@ -31,15 +31,15 @@ FACTS = {  # what is asked of a branch, by its kind
     None: ("kind",),
 }
 AXES = "which axes of its stream are tokens and which are features is not certain"
-UNREAD = {  # why, where the reading itself gives no reason
+UNREAD = {  # why, if the reading itself gives no reason
     "heads": "the shapes of queries and keys do not show them",
     "positions": "the order of tokens acts in a way that has no name here, or whether it does was not seen",
     "qk_norm": "queries and keys do not behave alike",
     "activation": "no formula fits it",
     "gated": "no formula fits its activation",
     "norm": "what a scaled stream changes could not be told",
-    "skip": "what multiplies the stream is no number",
-    "multiplier": "what multiplies the branch is no number",
+    "skip": "what multiplies the stream is not a number",
+    "multiplier": "what multiplies the branch is not a number",
     "kind": "what it does with tokens could not be read",
     "sees": "which tokens it depends on could not be read",
 }
@@ -58,7 +58,7 @@ class BranchStructure:
     norm_kind: str | None
     skip: float | None
     multiplier: float | None  # the scalar in front of it
-    layer_scale: float | None  # root mean square of a learned vector in front of it; None where there is none
+    layer_scale: float | None  # root mean square of a learned vector in front of it; None if there is none
     heads: int | None = None
     sees: str | None = None  # full, causal, window, causal window, blocks, sparse, chosen by the input, ...
     window: int | None = (
@@ -82,14 +82,14 @@ class Structure:
     model: str
     stack: str
     depth: int | None  # None where a part of its blocks was followed only
-    width: int | None  # of one token where its blocks end; None where the axes of the stream are not certain
+    width: int | None  # of one token where its blocks end; None if the axes of the stream are not certain
     tokens: int | None  # of the batch that it was read on
     horizon: int  # tokens up to which windows were looked for
     blocks: tuple[tuple[BranchStructure, ...], ...]
-    absolute: bool | None  # equal tokens differ by their position where the stream starts
+    absolute: bool | None  # equal tokens differ by their position at the start of the stream
     shared: bool  # the blocks use the same module
-    outside: tuple[str, ...]  # why the theory does not cover it; empty where it does
-    left_out: tuple[str, ...]  # what the theory leaves out where it covers the rest
+    outside: tuple[str, ...]  # why the theory does not cover it; empty if it does
+    left_out: tuple[str, ...]  # what the theory leaves out if it covers the rest
     absent: tuple[tuple[str, str], ...] = ()
 
     def __repr__(self) -> str:
@@ -136,7 +136,7 @@ def structure_of(
 
 
 def _layers_of_one_branch(stack: Stack) -> str:
-    """Why blocks are no layers where these are of several kinds, one branch each; empty where they are."""
+    """Return why blocks are not layers where these are of several kinds, one branch each; empty if they are."""
     place = len(stack.name) + 1 if stack.name else 0
     layers = [{b.module[place:].partition(".")[0] for b in block.branches} for block in stack.blocks]
     kinds = {tuple(b.kind for b in block.branches) for block in stack.blocks}
@@ -146,7 +146,7 @@ def _layers_of_one_branch(stack: Stack) -> str:
 
 
 def summary(stack: Stack) -> str:
-    """One line of what was read, for a refusal."""
+    """One line of what was read, for an error message."""
     parts = [f"{stack.depth} blocks" + (f" of width {stack.width}" if stack.layout is not None else "")]
     branches = [tuple(_branch(stack, block, branch) for branch in block.branches) for block in stack.blocks]
     known = [block for block in branches if any(branch.kind for branch in block)]
@@ -204,12 +204,12 @@ def _branch(stack: Stack, block: Block, branch: Branch) -> BranchStructure:
 
 
 def _vector_between(branch: Branch) -> bool:
-    """Something other than a number multiplies the stream between this sum and the next, and it is no norm."""
+    """Something other than a number multiplies the stream between this sum and the next, and it is not a norm."""
     return branch.rescale is None and not branch.outside_norm
 
 
 def _after(branch: Branch) -> float:
-    """What multiplies the whole sum before the next branch reads it."""
+    """Return what multiplies the whole sum before the next branch reads it."""
     return 1.0 if branch.rescale is None else branch.rescale
 
 
@@ -233,7 +233,7 @@ def _sees(stack: Stack, branch: Branch) -> str | None:
 
 def _positions(branch: Branch, tokens: int | None) -> str | None:
     if branch.positions and branch.head_width == tokens:
-        return None  # scores between features have the same shape, and turning features is no position
+        return None  # scores between features have the same shape, and turning features is not a position
     if branch.positions is None or (branch.memory and not branch.positions):
         return None  # what comes from another stack may know the order
     if not branch.softmaxes:
@@ -245,7 +245,7 @@ def _positions(branch: Branch, tokens: int | None) -> str | None:
 
 
 def _beyond(stack: Stack) -> str:
-    """The note on tokens that were not looked at; empty where all were."""
+    """The note on tokens that were not inspected; empty where all were."""
     return next((note for note in stack.notes if BEYOND in note), "")
 
 

@@ -1,7 +1,7 @@
-"""From a reading to an Architecture: structure and gains as the model's behaviour shows them, no name asked.
+"""From a reading to an Architecture: structure and gains as the model's behavior shows them, no name asked.
 
 What a knob cannot say is said in `unmodelled`; what had to be taken for granted, in `assumed`. A stack that no
-Architecture describes is refused with the reason.
+Architecture describes is rejected with the reason.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from edgewise.nouns.architecture import Architecture, transformer
 AGREE = 0.15  # relative spread of a gain over the blocks below which one value stands for all
 MULTIPLIER = 1e-3  # multipliers are read exactly
 SMALL_BIAS = 0.1  # of the scores: its square is lost beside their variance
-REASONS = 2  # of a refusal; `structure` has all of them
+REASONS = 2  # in an error; `structure` has all of them
 READ = "What was read:"
 ELSEWHERE = "edgewise.structure(model) has all of it, edgewise.measure(model) measures what can be."
 FULL = 0.8  # of its full size, below which a branch with a norm at its end is held down by the norm's epsilon
@@ -178,10 +178,10 @@ class _Description:
 
     def _notes(self) -> None:
         if self.stack.copies:
-            self.unmodelled.append("the layers are copies of each other; the theory draws each anew")
+            self.unmodelled.append("the layers are copies of each other; the theory draws each independently")
         modules = [branch.module for branch in self.attentions]
         if self.stack.shared or len(set(modules)) < len(modules):
-            self.unmodelled.append("the layers share their weights; the theory draws each anew")
+            self.unmodelled.append("the layers share their weights; the theory draws each independently")
         if any(branch.products > 1 for branch in self.attentions):
             self.unmodelled.append(
                 "attention takes several products of queries and keys; they stand as heads of one"
@@ -193,7 +193,7 @@ class _Description:
             )
         elif unequal:
             self.unmodelled.append(
-                "equal tokens give unequal outputs in attention (keys that are no tokens, or a sink), which is left out"
+                "equal tokens give unequal outputs in attention (keys beside the tokens, or a sink), which is left out"
             )
         elif any(
             branch.linear is False and not (branch.memory or branch.other_layers)
@@ -234,7 +234,7 @@ class _Description:
         self.unmodelled += (*self.stack.notes, *self.reading.not_read)
 
     def _ruled_by_epsilon(self) -> bool:
-        """Whether the first branch with a norm at its end comes out smaller than it does from a large stream."""
+        """Return whether the first branch with a norm at its end comes out smaller than it does from a large stream."""
         first, gains = self.attentions[0], self.attentions[0].gains
         if (
             not first.output_norm
@@ -254,9 +254,9 @@ def refuse_outside(stack: Stack, hint: Architecture | None = None) -> None:
         raise BadInput(f"{' '.join(reasons)} {READ} {summary(stack)}. {ELSEWHERE}")
 
 
-def not_covered(refusal: str) -> str:
-    """For a screen that shows the measured network: the first reason of a refusal, and where the others are."""
-    reason = refusal.partition(f" {READ} ")[0].partition(". ")[0].rstrip(".")
+def not_covered(message: str) -> str:
+    """For a screen that shows the measured network: the first reason, and where the others are."""
+    reason = message.partition(f" {READ} ")[0].partition(". ")[0].rstrip(".")
     return f"Theory does not cover this network, so it was measured: {reason}. `edgewise describe` shows what was read."
 
 
@@ -268,12 +268,12 @@ def _value(branch: Branch, name: str, what: str) -> float:
 
 
 def _position_bias(branch: Branch) -> float | None:
-    """None where there is one of unknown size."""
+    """None if there is one of unknown size."""
     return branch.gains.position if branch.gains and "bias" in (branch.positions or ()) else 0.0
 
 
 def _linear(branch: Branch) -> float:
-    """Of the half that a gate multiplies; where the halves were not told apart, both together."""
+    """Of the half that a gate multiplies; if the halves were not told apart, both together."""
     split = branch.gains is not None and branch.gains.linear is not None
     return _value(branch, "linear" if split else "inward", "the linear half of the MLP")
 
@@ -283,7 +283,7 @@ def _skip(branch: Branch) -> float:
 
 
 def _strength(branch: Branch) -> float:
-    """What multiplies a branch: scalars and layer scale; a norm at its end sets its size, whatever is inside."""
+    """Return what multiplies a branch: scalars and layer scale; a norm at its end sets its size, whatever is inside."""
     gains = branch.gains
     if branch.silent and gains is not None and (gains.value or gains.outward):
         return 0.0  # a gate is closed; where a matrix is zero, its gain is
@@ -305,7 +305,7 @@ def _outward(branch: Branch) -> float:
 def _each(
     branches: Sequence[Branch], read: Callable[[Branch], float], spread: float = AGREE
 ) -> float | tuple[float, ...]:
-    """One value where the blocks agree, else one per block."""
+    """One value if the blocks agree, else one per block."""
     values = [read(branch) for branch in branches]
     if len(set(values)) == 1:
         return values[0]

@@ -57,7 +57,7 @@ def read_equal_tokens(experiment: Experiment) -> None:
         tokens = tokens[0, : real_tokens(experiment, experiment.streams[site.source])]
         if _vanishes(site, tokens):
             site.traits.reasons.append(
-                "equal tokens give nothing in it and different ones do: it is no mean of values"
+                "equal tokens give nothing in it and different ones do: it is not a mean of values"
             )
             return
         outputs[site] = tokens.clone()
@@ -74,7 +74,7 @@ def read_equal_tokens(experiment: Experiment) -> None:
 
 
 def _vanishes(site: Site, tokens: Tensor) -> bool:
-    """Whether a softmax over keys gives nothing but rounding where all tokens are equal."""
+    """Return whether a softmax over keys gives nothing but rounding where all tokens are equal."""
     base = site.traits.base
     if base is None or not site.part.softmax or site.part.crosses or site.traits.silent:
         return False
@@ -109,7 +109,7 @@ def _opposite(value: Tensor, other: Tensor) -> bool:
 
 
 def _watch_scores(experiment: Experiment, mixing: list[Site]) -> dict[Operation, Callable[..., None]]:
-    """Looks at queries, keys and scores while all tokens are equal."""
+    """Inspect queries, keys and scores while all tokens are equal."""
     watched: dict[Operation, Callable[..., None]] = {}
     for site in mixing:
         for score in site.part.scores:
@@ -167,7 +167,7 @@ def _see_operands(site: Site, product: Operation, length: int) -> Callable[..., 
 
 
 def _turned(value: Tensor, length: int, tokens_last: bool = False) -> str | None:
-    """How queries of equal tokens differ between positions: not, by a rotation, by a factor, or otherwise."""
+    """Return how queries of equal tokens differ between positions: not, by a rotation, by a factor, or otherwise."""
     axes = [axis for axis in range(value.dim()) if value.shape[axis] == length]
     if not axes:
         return None
@@ -217,7 +217,7 @@ def _see_mask(site: Site, length: int, whole: int) -> Callable[..., None]:
 
 
 def _see_weights(site: Site, product: Operation) -> Callable[..., None]:
-    """Whether the weights that values are multiplied by sum to one, whichever operand and axis they are.
+    """Return whether the weights that values are multiplied by sum to one, whichever operand and axis they are.
 
     Rows without any weight are padding, as chunks of tokens have it.
     """
@@ -237,7 +237,7 @@ def _whole(weights: Tensor, axis: int) -> bool:
 
 
 def _keep_bias(site: Site, scores: Tensor, length: int, whole: int, rotary: str | None) -> None:
-    """What positions add, between tokens of the stream alone: a learned key beside them is no position.
+    """Return what positions add, between tokens of the stream alone: a learned key beside them is not a position.
 
     whole  tokens of the stream with those that the model has added behind the `length` given ones
     """
@@ -262,7 +262,7 @@ def _bias_size(scores: Tensor, length: int) -> float | None:
 
 
 def _bias(scores: Tensor, length: int, rotary: str | None) -> str | None:
-    """What positions add to the scores of the last token, when all tokens are equal."""
+    """Return what positions add to the scores of the last token, when all tokens are equal."""
     if rotary or scores.dim() < 2 or scores.shape[-2] < length or scores.shape[-1] < length:
         return None
     rows = scores[..., length - 1, :length].reshape(-1, length).float()
@@ -299,16 +299,16 @@ def positions_of(site: Site) -> tuple[str, ...] | None:
 
 
 def _stays(quiet_order: float | None, query_growth: float | None) -> bool:
-    """Whether exchanging tokens still matters when scores vanish; not asked behind a norm of the queries."""
+    """Return whether exchanging tokens still matters when scores vanish; not asked behind a norm of the queries."""
     normed = query_growth is None or query_growth < 0.7
     return not normed and quiet_order is not None and quiet_order > STAYS
 
 
-DIFFERENT = 1e-5  # between positions of equal tokens where the stream starts
+DIFFERENT = 1e-5  # between positions of equal tokens at the start of the stream
 
 
 def absolute_positions(experiment: Experiment) -> dict[int, bool]:
-    """By stack: do equal tokens differ by their position where the stream starts?
+    """By stack: do equal tokens differ by their position at the start of the stream?
 
     Only the second half of the positions is compared: class and register tokens stand first.
     """
@@ -412,7 +412,7 @@ def _full_rows(experiment: Experiment, full: Feed, wanted: set[Site], rows: dict
 def _rows(
     experiment: Experiment, site: Site, tokens: Tensor, leaves: dict[Operation, Tensor]
 ) -> Iterator[tuple[int, set[int]]]:
-    """The row of one query; of a second one where the first is limited, to tell windows from blocks."""
+    """The row of one query; of a second one if the first is limited, to tell windows from blocks."""
     length = tokens.shape[1]
     causal = site.traits.sight is not None and site.traits.sight.sees == "causal"
     for query in (length - 1, length - 4) if causal else (length // 2, length // 2 + 3):

@@ -362,7 +362,7 @@ class Tracer(TorchFunctionMode):
         return terms
 
     def _keep_stack(self, node: Node, args: Any) -> None:
-        """What lies in a stack of tensors, in case it is summed."""
+        """Return what lies in a stack of tensors, in case it is summed."""
         parts = [self.node(value) for value in args[0]] if isinstance(args[0], (list, tuple)) else []
         if len(parts) > 1 and all(part is not None for part in parts):
             dim = int(args[1]) if len(args) > 1 else 0
@@ -441,7 +441,7 @@ class Tracer(TorchFunctionMode):
         ]
 
     def _adds_to_stream(self, args: Any) -> bool:
-        """Whether addmm and the like add a product to something that depends on the batch and has its shape."""
+        """Return whether addmm and the like add a product to something that depends on the batch and has its shape."""
         if len(args) < 3 or self.node(args[0]) is None or not args[0].is_floating_point():
             return False
         return tuple(args[0].shape) == (*args[1].shape[:-1], args[2].shape[-1])
@@ -480,7 +480,7 @@ class Tracer(TorchFunctionMode):
         return output
 
     def _scale(self, name: str, args: Any, output: Tensor) -> float | Tensor | None:
-        """What a product with something constant multiplies by: one number, or one number per feature."""
+        """Return what a product with something constant multiplies by: one number, or one number per feature."""
         if name in ADD and any(isinstance(value, (int, float)) and value == 0 for value in args):
             return 1.0  # x + 0, as an empty update is written
         if name in NEGATE:

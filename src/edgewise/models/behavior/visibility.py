@@ -31,9 +31,9 @@ def pokes(length: int) -> list[int]:
 
 
 def sight(rows: Sequence[tuple[int, set[int]]], length: int, *, coarse: bool = False) -> Sight | None:
-    """The pattern of some rows (query, positions it depends on); None where nothing depends on anything.
+    """The pattern of some rows (query, positions it depends on); None if nothing depends on anything.
 
-    coarse  only whether it looks ahead: what a state space has forgotten leaves gaps that are no mask
+    coarse  only whether it looks ahead: what a state space has forgotten leaves gaps that are not mask
     """
     if not any(seen for _, seen in rows):
         return None
@@ -61,7 +61,7 @@ def sight(rows: Sequence[tuple[int, set[int]]], length: int, *, coarse: bool = F
 
 
 def _reach(sides: Sequence[tuple[int, int, int]]) -> int | str | None:
-    """How far queries see to one side: a number where it is the same for all, None where nothing stops them."""
+    """Return how far queries see to one side: a number if it is the same for all, None if nothing stops them."""
     stopped = {reach for _, reach, room in sides if reach < room}
     if not stopped:
         return None

@@ -70,7 +70,7 @@ Edit = Callable[[Tensor], Tensor]
 
 @dataclass
 class Edits:
-    """What is replaced or looked at in a pass, by operation."""
+    """What is replaced or inspected in a pass, by operation."""
 
     results: Mapping[Operation, Edit] = field(default_factory=dict)
     inputs: Mapping[int, Tensor] = field(default_factory=dict)  # tensors of the batch, by their place
@@ -82,10 +82,10 @@ class Edits:
     calls: Mapping[Operation, Callable[[tuple[Any, ...], dict[str, Any]], None]] = field(default_factory=dict)
     fill_zeros: bool = False  # parameters that are all zero act as if drawn at random
     out_of_place: bool = False  # `x += y` makes a new tensor, and the old one keeps its numbers
-    last: Operation | None = None  # the pass ends after it: no later one is edited or looked at
+    last: Operation | None = None  # the pass ends after it: no later one is edited or inspected
 
     def operations(self) -> Iterator[Operation]:
-        """Everything that is edited or looked at."""
+        """Everything that is edited or inspected."""
         for kind in (
             self.results,
             self.sums,
@@ -139,7 +139,7 @@ class WeightCall:
         operands = (
             args[1] if name == "einsum" and len(args) == 2 and isinstance(args[1], (list, tuple)) else args
         )
-        if name in WITH_ADDEND:  # what is added to the product is no weight
+        if name in WITH_ADDEND:  # what is added to the product is not a weight
             operands = args[1:]
         values = [value for value in (*operands, *kwargs.values()) if isinstance(value, Tensor)]
         constant = any(node(v) is None and v.is_floating_point() and v.dim() >= 2 for v in values)

@@ -40,7 +40,7 @@ def normal_gains(
 ) -> dict[str, Any]:
     """Gains of a block whose matrices are all drawn with one standard deviation s.
 
-    output: that of the two output matrices, where it differs (GPT-2: s/sqrt(2 depth));
+    output: that of the two output matrices, if it differs (GPT-2: s/sqrt(2 depth));
     scaling: what multiplies the logits beyond 1/sqrt(head width).
     """
     s, out = standard_deviation, standard_deviation if output is None else output

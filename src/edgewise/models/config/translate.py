@@ -79,7 +79,7 @@ def _text_part(config: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _with_depth(config: Mapping[str, Any], depth: int | None) -> Mapping[str, Any]:
-    """The config at another depth; a list of layer types is dropped, so that the family's pattern goes on."""
+    """The config at another depth; a list of layer types is dropped, so that the family's pattern continues."""
     if depth is None:
         return config
     rest = {key: value for key, value in config.items() if key not in (*DEPTH_KEYS, "layer_types")}

@@ -29,7 +29,7 @@ MATCHES = {
 def find_attention(
     block: nn.Module, name: str, matrices: Sequence[Matrix], width: int, config: Any, *, cross: bool = False
 ) -> AttentionSite | None:
-    """The attention of a block (or its cross-attention); None where no names of queries and keys are found."""
+    """The attention of a block (or its cross-attention); None if no names of queries and keys are found."""
     inside = [m for m in matrices if names.any_word(names.CROSS, m.path) == cross]
     by_role = {role: [m for m in inside if names.leaf(m.path) in words] for role, words in MATCHES.items()}
     if (
@@ -77,7 +77,7 @@ def _output(rest: Sequence[Matrix], container: str, width: int) -> Matrix | None
 
 
 def _heads(block: nn.Module, container: str, config: Any, queries: Sequence[Matrix]) -> int | None:
-    """How many heads: one query matrix per head, an attribute of the attention or the block, or the config."""
+    """Return how many heads: one query matrix per head, an attribute of the attention or the block, or the config."""
     if len(queries) > 1:
         return len(queries)
     attention = block.get_submodule(container)
@@ -233,7 +233,7 @@ def _grouped(matrices: Sequence[Matrix], mixture: bool) -> list[Group]:
 
 
 def _orientation(groups: Sequence[Group], width: int) -> bool:
-    """Whether bare parameters are stored (in, out): the first shape that admits one reading only decides.
+    """Return whether bare parameters are stored (in, out): the first shape that admits one reading only decides.
 
     Three-dimensional experts: gate and up together (2 h, d) and down (d, h); d = h and d = 2 h cannot both be.
     """

@@ -1,4 +1,4 @@
-"""The matrices of one block, before anybody knows what they are for."""
+"""The matrices of one block, before their roles are known."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def matrices_of(block: nn.Module, name: str) -> list[Matrix]:
 
 
 def _transposed(module: nn.Module, last: str, shape: tuple[int, ...]) -> bool | None:
-    """How the owner says its matrix is stored: nn.Linear (out, in), Conv1D (in, out), else unknown."""
+    """Return how the owner says its matrix is stored: nn.Linear (out, in), Conv1D (in, out), else unknown."""
     if last != "weight":
         return False if type(module).__name__ == "MultiheadAttention" else None
     if getattr(module, "nf", None) == shape[-1] and not hasattr(module, "out_features"):

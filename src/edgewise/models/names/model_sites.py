@@ -37,7 +37,7 @@ class Rows:
 
 @dataclass(frozen=True)
 class Projection:
-    """A matrix that multiplies an input of width fan_in: where it is, and how to read it as (out, in)."""
+    """A matrix that multiplies an input of width fan_in: its place, and how to read it as (out, in)."""
 
     role: str
     parameters: tuple[str, ...]  # several where every head or every expert has its own
@@ -55,7 +55,7 @@ class Projection:
 
     @property
     def parameter(self) -> str:
-        """The parameter's dotted name (the first, where there are several)."""
+        """The parameter's dotted name (the first, if there are several)."""
         return self.parameters[0]
 
     @property
@@ -217,7 +217,7 @@ class StackSite:
 
 @dataclass(frozen=True)
 class ModelSites:
-    """All places of a model; the primary stack first (the encoder, where there are two)."""
+    """All places of a model; the primary stack first (the encoder, if there are two)."""
 
     stacks: tuple[StackSite, ...]
     width: int

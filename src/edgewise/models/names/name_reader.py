@@ -46,7 +46,7 @@ def _candidates(model: nn.Module) -> list[tuple[int, str, tuple[str, ...]]]:
 
 
 def _lists(module: nn.Module, name: str, least: int) -> Iterator[tuple[int, str, tuple[str, ...]]]:
-    """Walk down until a list of blocks is found; what is inside it is not looked at."""
+    """Walk down until a list of blocks is found; what is inside it is not inspected."""
     from torch import nn
 
     if isinstance(module, (nn.ModuleList, nn.Sequential)):
@@ -223,7 +223,7 @@ class NameReader:
         if roles is None:
             raise BadInput(
                 f"the norms {', '.join(first.stream_norms) or '(none)'} of {first.name} do not fit the position "
-                f"{stack.norm!r} that its behaviour shows."
+                f"{stack.norm!r} that its behavior shows."
             )
         closed = tuple(block.close(_at(roles | inside, block), parallel) for block in opened)
         _refuse_uneven_norms(closed)
@@ -231,7 +231,7 @@ class NameReader:
 
 
 def _inside_branches(block: OpenBlock) -> dict[str, str]:
-    """Norms inside the modules of attention and MLP: they normalise neither the stream nor a whole branch."""
+    """Norms inside the modules of attention and MLP: they normalize neither the stream nor a whole branch."""
     assert block.attention is not None and block.mlp is not None
     roles: dict[str, str] = {}
     for name, role in (
@@ -244,13 +244,13 @@ def _inside_branches(block: OpenBlock) -> dict[str, str]:
 
 
 def _refuse_partial(stack: str, opened: Sequence[OpenBlock]) -> None:
-    """Every role in every block, or in none (which is refused too)."""
+    """Every role in every block, or in none (an error too)."""
     for role in opened[0].parts():
         lacking = [block.name for block in opened if block.parts()[role] is None]
         if len(lacking) == len(opened):
             names = ", ".join(m.path for m in opened[0].matrices)
             raise BadInput(
-                f"no {role} was recognised in the blocks of {stack or 'the model'}: their matrices are {names}. "
+                f"no {role} was recognized in the blocks of {stack or 'the model'}: their matrices are {names}. "
                 "Describe the network with flat knobs."
             )
         if lacking:

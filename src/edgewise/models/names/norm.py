@@ -195,7 +195,7 @@ def gain_name(module: nn.Module) -> str | None:
 
 
 def _normalizes(module: nn.Module) -> bool:
-    """Whether a module of one vector, or two of a length, forgets how large its input is."""
+    """Return whether a module of one vector, or two of a length, forgets how large its input is."""
     import torch
 
     shapes = [tuple(p.shape) for p in module.parameters(recurse=False)]
@@ -387,6 +387,6 @@ def _with_the_middle(run: BlockRun, norms: Sequence[str], norm_roles: dict[str, 
 
 
 def _parallel(run: BlockRun, norm_roles: dict[str, str], x: Tensor | None, fed: Tensor | None) -> bool:
-    """Whether the MLP reads the block's input, or a norm of it."""
+    """Return whether the MLP reads the block's input, or a norm of it."""
     early = [run.outputs[name] for name in norm_roles if same(run.inputs.get(name), x)]
     return any(same(fed, tensor) for tensor in (x, *early))

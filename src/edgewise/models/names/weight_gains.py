@@ -1,4 +1,4 @@
-"""The gains of every block of a model, as knobs: one value where the layers agree, else one per layer.
+"""The gains of every block of a model, as knobs: one value if the layers agree, else one per layer.
 
 Gains read from weights: gain = root mean square * sqrt(fan_in), the norm before the matrix folded in.
 """
@@ -113,7 +113,7 @@ def norm_gains(model: nn.Module, name: str) -> Tensor:
 
 
 def one_or_each(gains: Sequence[Gain]) -> float | tuple[float, ...]:
-    """One value where the layers agree within their sampling errors, else one per layer."""
+    """One value if the layers agree within their sampling errors, else one per layer."""
     pooled = math.sqrt(sum(g.value**2 for g in gains) / len(gains))
     agree = all(abs(g.value - pooled) <= SIGNIFICANT * g.error * pooled for g in gains)
     return pooled if agree else tuple(g.value for g in gains)
@@ -127,7 +127,7 @@ def measured_knobs(
     blocks: Sequence[BlockSite],
     logit_scale: Callable[[float | tuple[float, ...]], Sequence[float]],
 ) -> dict[str, Any]:
-    """score, value, key, output, MLP and bias gains, and branch multipliers where the model has them.
+    """score, value, key, output, MLP and bias gains, and branch multipliers if the model has them.
 
     logit_scale: given the gains of q.k/sqrt(head width), what multiplies it in each block.
     """
@@ -154,7 +154,7 @@ def measured_knobs(
 
 
 def branch_multipliers(model: nn.Module, blocks: Sequence[BlockSite]) -> dict[str, Any]:
-    """LayerScale and the gains of norms after a branch, which multiply it; nothing where there is neither."""
+    """LayerScale and the gains of norms after a branch, which multiply it; nothing if there is neither."""
     multipliers: dict[str, Any] = {}
     for index, (name, role) in enumerate(
         (("attention_branch", roles.AFTER_ATTENTION), ("mlp_branch", roles.AFTER_MLP))
@@ -184,7 +184,7 @@ def _read(model: nn.Module, block: BlockSite, matrix: Projection, *, mlp: bool) 
 
 
 def _latent(model: nn.Module, block: BlockSite, matrix: Projection) -> Gain:
-    """The gain of a matrix that reads a normalised latent: its norm is the one of that width."""
+    """The gain of a matrix that reads a normalized latent: its norm is the one of that width."""
     norms = [norm for norm in block.norms if norm.role == roles.LATENT_NORM and norm.width == matrix.fan_in]
     return measured_gain(model, matrix, norms[0].name if norms else None)
 
@@ -213,7 +213,7 @@ def _extra(block: BlockSite, role: str) -> Projection | None:
 
 
 def _score(model: nn.Module, block: BlockSite) -> Gain:
-    """gain_Q gain_K, of the matrices or, where queries and keys are normalised, of those norms."""
+    """gain_Q gain_K, of the matrices or, where queries and keys are normalized, of those norms."""
     norms = [block.norm(role) for role in (roles.QUERY_NORM, roles.KEY_NORM)]
     if all(norms):
         values = [root_mean_square(norm_gains(model, norm.name)) for norm in norms if norm is not None]

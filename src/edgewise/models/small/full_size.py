@@ -188,7 +188,7 @@ class FullNumbers:
         yield from _pairs(self.config, self.small, pattern, self.tower.path, own)
 
     def window(self, branch: Branch, longer: int | None) -> int | None:
-        """A window follows the config's number with slope one, or one half where it is shared by both sides.
+        """A window follows the config's number with slope one, or one half if it is shared by both sides.
 
         longer  the window of the same branch in the model of longer windows
         """
@@ -206,14 +206,14 @@ class FullNumbers:
         return int(branch.window + slope * (full.pop() - WINDOWS[0]))  # type: ignore[operator]
 
     def depth(self) -> int:
-        """As the config says, where no list has a module for every block."""
+        """As the config says, if no list has a module for every block."""
         numbers = {v for k, v in self.config.to_dict().items() if DEPTH.match(k) and isinstance(v, int)}
         if len(numbers) != 1:
             raise BadInput(f"the number of blocks of {self.first.name} could not be found in the config.")
         return numbers.pop()
 
     def tokens(self) -> int | None:
-        """Of an image as many as it has patches, and those beside them; None for what is no image."""
+        """Of an image as many as it has patches, and those beside them; None for what is not an image."""
         full, small = (_patches(c) for c in (self.config, self.small))
         if self.first.language or full is None or small is None or self.first.tokens < small:
             return None
@@ -280,13 +280,13 @@ class Build:
 
 
 def at_full_size(plan: Blueprint, builds: Sequence[Build]) -> tuple[Stack, Any]:
-    """The stack as the config has it, and the config which it belongs to; no tokens where the config decides."""
+    """The stack as the config has it, and the config which it belongs to; no tokens if the config decides."""
     full = _FullStack(plan, builds)
     return full.stack(), full.numbers.config
 
 
 def full_kinds(plan: Blueprint, scale: Scale, stack: Stack) -> tuple[int, ...] | None:
-    """The kind of every block at full depth; None where no list has a module for every block."""
+    """The kind of every block at full depth; None if no list has a module for every block."""
     layers = plan.lists.get(stack.name)
     if layers is None or stack.shared or not stack.depth:
         return None

@@ -138,7 +138,7 @@ class SmallModels:
         if chosen is None:
             reasons = "; ".join(self.reading.not_read) or "no chain of residual sums was found"
             raise BadInput(f"{plan.model_class.__name__} has no stack to describe: {reasons}.")
-        describe_reading(self.reading)  # refuses what no Architecture describes, before more is built
+        describe_reading(self.reading)  # raises if no Architecture describes it, before more is built
         self._again = _guarded(plan, lambda: _Again(plan, Build(first, chosen), text))
         scales = [first, *_other_scales(plan, first)]
         self.builds = [
@@ -328,7 +328,7 @@ def _unknown(kind: Any, values: Mapping[str, Any], types: list[str]) -> BadInput
 
 
 def _with_depth(config: Any, depth: int | None) -> Any:
-    """The config at another depth; lists with one entry per layer are dropped, so that the class's pattern goes on."""
+    """The config at another depth; lists with one entry per layer are dropped: the class's pattern continues."""
     if depth is None:
         return config
     values = {k: v for k, v in config.to_dict().items() if k not in DROPPED}

@@ -119,7 +119,7 @@ STREAM = (
     "embed_dim",
     "dim",
 )  # the width of the stream itself, by preference
-TABLE = ("embedding_size", "d_embed")  # the width of the table of tokens, where it has one of its own
+TABLE = ("embedding_size", "d_embed")  # the width of the table of tokens, if it has one of its own
 OWN_HEAD = ("qk_nope_head_dim", "head_dim", "d_kv", "kv_channels")
 STAGES = ("depths", "num_blocks", "encoder_depths", "decoder_depths")  # layers of each stage, in a list
 FIXED = {  # state-space layers beside attention: sizes that fit a stream of the smallest width
@@ -150,7 +150,7 @@ class Scale:
     stream: int = 1  # times its width, with as many heads
     head: int = 1  # times as many heads, each narrower
     window: int = WINDOWS[0]
-    depth: int | None = None  # number of layers, the config's own where None
+    depth: int | None = None  # number of layers, the config's own if None
     narrow: bool = True  # False keeps all widths
 
 

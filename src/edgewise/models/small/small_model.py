@@ -242,7 +242,7 @@ def _order(records: list[tuple[Any, ...]]) -> tuple[int, ...]:
 
 
 def _period(config: Any) -> int:
-    """Layers after which a pattern that the config has as a number repeats; 0 where it has none."""
+    """Layers after which a pattern that the config has as a number repeats; 0 if it has none."""
     numbers = [v for _, values in configs(config) for k, v in values.items() if PERIOD.search(k)]
     return max((n for n in numbers if isinstance(n, int) and not isinstance(n, bool)), default=0)
 

@@ -122,7 +122,7 @@ def from_callable(function: Callable[[Any], Any]) -> Pointwise:
     """Wrap a callable; phi' and phi'' by autograd for torch, by fourth-order central differences for numpy.
 
     Kinks (jumps of phi') and creases (jumps of phi'') within +-64 are located by bisection; a jump of phi
-    itself is refused, since its slope statistics are infinite.
+    itself is rejected, since its slope statistics are infinite.
     """
     is_torch = _takes_torch(function)
     value = (
@@ -160,7 +160,9 @@ def _takes_torch(function: Callable[[Any], Any]) -> bool:
         values = function(torch.linspace(-1, 1, 3, dtype=torch.float64).requires_grad_())
         return isinstance(values, torch.Tensor) and values.requires_grad
     except (TypeError, AttributeError, RuntimeError, ValueError):
-        return False  # a numpy function: its values are checked next, and refused there if they are none
+        return (
+            False  # a numpy function: its values are checked next, and rejected there if they are not numbers
+        )
 
 
 def _torch_derivative(function: Callable[[Any], Any], order: int) -> Function:
@@ -209,7 +211,7 @@ def _creases(value: Function, kinks: tuple[float, ...]) -> tuple[float, ...]:
 
 
 def _jumps(function: Function, halvings: int, noise: float = 0.0) -> tuple[float, ...]:
-    """Where f jumps: cells of a grid whose change stays when they are halved again and again."""
+    """Return where f jumps: cells of a grid whose change stays when they are halved again and again."""
     edges = np.linspace(-_WINDOW, _WINDOW, _CELLS + 1) + 1e-4 * np.pi  # off the round numbers that kinks like
     with np.errstate(over="ignore", invalid="ignore"):
         values = function(edges)

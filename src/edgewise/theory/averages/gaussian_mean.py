@@ -2,7 +2,7 @@
 
 A rule in z alone fails in two ways that occur in practice: a steep function (tanh at q = 10^6 varies over
 z = 0.001) and a kink. So panels are cut on the scale of the Gaussian, and again, in geometric steps, around
-the function's own centres (0, and its kinks). Eight nodes per panel give about ten digits.
+the function's own centers (0, and its kinks). Eight nodes per panel give about ten digits.
 
 Shapes: J outer nodes, K inner nodes, P panel boundaries.
 """
@@ -37,7 +37,7 @@ class Grain:
 
 
 def graded_marks(centres: tuple[float, ...], smallest: float, largest: float) -> Array:
-    """Boundaries centre and centre +- smallest 2^k, up to `largest` away: shape (P,)."""
+    """Boundaries center and center +- smallest 2^k, up to `largest` away: shape (P,)."""
     levels = max(0, int(np.ceil(np.log2(max(largest, smallest) / smallest))))
     steps = smallest * 2.0 ** np.arange(levels + 1)
     around = np.concatenate([-steps[::-1], [0.0], steps])
@@ -90,7 +90,7 @@ def _mean(function: Function, deviation: Array, grain: Grain, order: int) -> Arr
 
 
 def _marks(grain: Grain, reach: float, deviation: float) -> Array | None:
-    """None where the Gaussian's own panels resolve the function."""
+    """None if the Gaussian's own panels resolve the function."""
     if not grain.kinked and deviation < grain.scale / 2:
         return None
     furthest = reach + max(abs(x) for x in grain.centres)
@@ -113,7 +113,7 @@ def smoothed(function: Function, at: Array, variance: float, grain: Grain) -> Ar
 
 
 def _smoothed_by_polynomial(function: Function, at: Array, deviation: float) -> Array:
-    """Return the same where the function is smooth over the whole Gaussian: twenty Gauss-Hermite nodes."""
+    """Return the same if the function is smooth over the whole Gaussian: twenty Gauss-Hermite nodes."""
     return np.asarray(function(at[:, None] + deviation * _HERMITE_NODES) @ _HERMITE_WEIGHTS)
 
 

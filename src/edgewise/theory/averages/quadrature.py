@@ -191,7 +191,7 @@ def product(parts: dict[str, Array]) -> Array:
 
 
 def shipped_table(name: str) -> PairTable | None:
-    """Return the pair averages of a named activation; None where none are shipped."""
+    """Return the pair averages of a named activation; None if none are shipped."""
     if not (stored := _stored(name)):
         return None
     tables = [
@@ -202,7 +202,7 @@ def shipped_table(name: str) -> PairTable | None:
 
 
 def shipped_splines(name: str) -> tuple[Quintic, Quintic] | None:
-    """log E phi^2 and log E phi'^2 of a named activation against log q; None where none are shipped."""
+    """log E phi^2 and log E phi'^2 of a named activation against log q; None if none are shipped."""
     if not (stored := _stored(name)):
         return None
     low, high = float(np.log(SMALLEST_LENGTH)), float(np.log(LARGEST_LENGTH))
@@ -289,7 +289,7 @@ class Quadrature:
         return self._log_spline(lambda x: self.value(x) ** 2), self._log_spline(lambda x: self.slope(x) ** 2)
 
     def _log_spline(self, function: Function) -> Quintic | None:
-        """Good to some 1e-10; None where the average vanishes (a step has no slope)."""
+        """Good to some 1e-10; None if the average vanishes (a step has no slope)."""
         low, high = np.log(SMALLEST_LENGTH), np.log(self._largest)
         nodes = np.linspace(low, high, int((high - low) / LOG_STEP) + 2)
         values = self._mean(function, np.exp(nodes) * (1 - 1e-15))
@@ -314,7 +314,7 @@ class Quadrature:
         return build_table(self.slope, self.pointwise.grain, self._largest)
 
     def _pair(self, q: Array, e: Array, read: Pair, direct: Pair, far: Pair) -> Array:
-        """Return the table inside its range; its limits outside where they hold; else directly; nan where q or e is."""
+        """Return the table inside its range; its limits outside if they hold; else directly; nan where q or e is."""
         low, high = self.table.low, self.table.high
         if np.all((q >= low) & (q <= high) & (e == e)):
             return read(q, e)
@@ -340,7 +340,7 @@ class Quadrature:
 
     @cached_property
     def _flat_at_zero(self) -> bool:
-        """Whether the averages of phi' no longer change below the table (phi'(0) is not zero)."""
+        """Return whether the averages of phi' no longer change below the table (phi'(0) is not zero)."""
         ends = self.slope_square(self.table.low * np.array([1.0, 1e-4]))
         return bool(abs(ends[1] / ends[0] - 1) < 1e-6)
 

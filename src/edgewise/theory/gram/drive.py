@@ -266,5 +266,5 @@ def mean_state(orbits: Sequence[GramOrbit]) -> GramState:
 
 
 def _fitting(state: GramState, dtype: Precision) -> GramState:
-    """In this precision while tokens are well apart; in double, and from then on, where they are not."""
+    """In this precision while tokens are well apart; in double, and from then on, if they are not."""
     return state.in_precision(dtype if state.roomy else np.float64)

@@ -337,7 +337,7 @@ CACHED = 2**17  # entries of (h, n, n) worked on at once
 
 @dataclass(frozen=True)
 class Features:
-    """Queries or keys as they enter the logits: normalised and rotated, gains left out (h, n, k)."""
+    """Queries or keys as they enter the logits: normalized and rotated, gains left out (h, n, k)."""
 
     values: Real
     lengths: Real | None = None  # (h, n, 1): root mean squares that QK-norm divided by
@@ -377,14 +377,14 @@ class Heads:
         return banded_scores(queries, self.centred[part], self.mask.rows)
 
     def biased(self, content: Real, part: slice) -> Real:
-        """With the position bias; the content itself where there is none."""
+        """With the position bias; the content itself if there is none."""
         if self.slopes is not None:
             slopes = self.slopes[part].astype(content.dtype)[:, None, None]
             content = content - slopes * distances(self.mask.tokens).astype(content.dtype)
         return content if self.table is None else content + by_distance(self.table[part])
 
     def softmax(self, biased: Real) -> tuple[Real, Real]:
-        """Probabilities of what the mask shows (h, n, n), and the log of their normaliser (h, n)."""
+        """Probabilities of what the mask shows (h, n, n), and the log of their normalizer (h, n)."""
         S = biased.copy() if self.mask.hidden is None else biased + self.mask.hidden
         largest = S.max(-1, keepdims=True)
         np.subtract(S, largest, out=S)

@@ -209,7 +209,7 @@ class VarianceTable:
 
 
 def pair_table(phi: Activation, squares: Array) -> VarianceTable:
-    """Return the table that covers these variances; neighbouring layers mostly share one."""
+    """Return the table that covers these variances; neighboring layers mostly share one."""
     logs = np.log(squares)
     return _pair_table(phi, math.floor(logs.min() / CELL), math.ceil(logs.max() / CELL))
 

@@ -108,7 +108,7 @@ def simplex(tokens: int, norm: float, overlap: float) -> GramState:
 
 
 def from_overlaps(gram: Array) -> GramState:
-    """Return the state of a measured Gram matrix x_a.x_b / d, refused unless it can be one."""
+    """Return the state of a measured Gram matrix x_a.x_b / d, raise unless it can be one."""
     if gram.ndim != 2 or gram.shape[0] != gram.shape[1]:
         raise BadInput(f"the start Gram matrix has shape {gram.shape}; expected (tokens, tokens).")
     if not np.isfinite(gram).all():
@@ -183,7 +183,7 @@ SMALL, LARGE = 32, 1e30  # rows of a factor
 class Root:
     """Features f_a = f + g_a with g = R z and f = w.z + t z': covariance U exactly, small g kept apart from f."""
 
-    apart: Real  # R (n, n), lower triangular square root of the centred overlaps
+    apart: Real  # R (n, n), lower triangular square root of the centered overlaps
     shared: Real  # w (n,)
     rest: float  # t
 
@@ -198,7 +198,7 @@ class Root:
 
 
 def geometry_root(state: GramState, dtype: Precision) -> Root:
-    """Centre the tokens, x_a = m + y_a: the overlaps of y are the doubly centred -H, those with m follow from q."""
+    """Centre the tokens, x_a = m + y_a: the overlaps of y are the doubly centered -H, those with m follow from q."""
     mean_spread = state.spreads.mean(-1, dtype=np.float64)
     excess = mean_spread - mean_spread.mean()
     rows = np.empty((state.tokens + 1, state.tokens), state.spreads.dtype)

@@ -353,7 +353,7 @@ def _projection_gains(layer: Attention) -> tuple[float, float]:
 
 
 def _ratio(product: float, factor: float) -> float:
-    """product / factor, 0 where the factor is 0 (and so the product)."""
+    """product / factor, 0 if the factor is 0 (and so the product)."""
     return product / factor if factor > 0 else 0.0
 
 

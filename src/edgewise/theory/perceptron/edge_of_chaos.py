@@ -213,13 +213,13 @@ def _crossings(phi: Activation, bias_variance: float) -> list[float]:
 
 
 def _is_reached(phi: Activation, sw2: Array | float, sb2: Array | float, q: Array | float) -> Array:
-    """Whether the length map started at 1 ends at q."""
+    """Return whether the length map started at 1 ends at q."""
     end = length_fixed_point(phi, sw2, sb2)
     return np.asarray(np.isclose(end, q, rtol=1e-3))
 
 
 def boundary_decay(phi: Activation, weight_variance: float, length: float) -> Decay:
-    """Return how 1 - c falls with depth l on the boundary, where it is not exponential.
+    """Return how 1 - c falls with depth l on the boundary, if it is not exponential.
 
     smooth:  2 / (q* chi_2 l),  chi_2 = sw2 E phi''^2           [Schoenholz 2017; Hayou 2019]
     kinked:  (9/2) / (k l)^2,   k = sw2 sum_kinks J^2 exp(-x^2/2q*) / (2 pi), J the jump of phi' at x

@@ -36,7 +36,7 @@ _ON_THE_BOUNDARY = 1e-6
 
 @dataclass(frozen=True)
 class PerceptronTheory:
-    """The limits of a perceptron; scales in layers, inf on the boundary, nan where there is no such thing."""
+    """The limits of a perceptron; scales in layers, inf on the boundary, nan if there is no such thing."""
 
     length_fixed_point: float
     correlation_fixed_point: float
@@ -57,7 +57,7 @@ class PerceptronTheory:
 
     @property
     def relative_gradient_exponent(self) -> float | None:
-        """The same of |g|^2 q; None where the length keeps changing, and the relative gradient with it."""
+        """The same of |g|^2 q; None if the length keeps changing, and the relative gradient with it."""
         return self.angle_exponent if 0 < self.length_fixed_point < math.inf else None
 
 

@@ -29,7 +29,7 @@ class SimplexState(NamedTuple):
 
     @property
     def separation(self) -> Array:
-        """1 - c, the cosine's distance from one; 0 where the signal has vanished."""
+        """1 - c, the cosine's distance from one; 0 if the signal has vanished."""
         alive = np.asarray(self.norm) > 0
         return np.where(alive, self.difference / np.where(alive, self.norm, 1.0), 0.0)
 

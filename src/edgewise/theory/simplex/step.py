@@ -16,13 +16,13 @@ Queries and keys are Gaussian vectors with independent coordinates, so the mean 
 Differentiating an exponent brings down u.u' with u = q_a - k_b, whose tilted mean is h kappa M,
 kappa = beta / [(1 + s alpha)^2 - s^2 beta^2].
 
-The bilinear kernel (linear without a normaliser) leaves the angles between tokens alone in the mean, whatever the
+The bilinear kernel (linear without a normalizer) leaves the angles between tokens alone in the mean, whatever the
 gains and the length:
 
     o_a = (1/n) sum_b (q_a . k_b) / sqrt(h) v_b
     E[(q_a.k_b)(q_a'.k_c)] / h = sA^2 C_aa' C_bc   so   O_aa' = (sV sA / n)^2 C_aa' F ,   F = sum_bc C_bc^2 .
 
-Softmax, and linear attention with positive features and a normaliser, average with positive weights: they merge tokens.
+Softmax, and linear attention with positive features and a normalizer, average with positive weights: they merge tokens.
 The derivations of both kernels are ours; heads enter by their mean only.
 """
 
@@ -269,7 +269,7 @@ class Row:
 
     @property
     def logit_scale(self) -> Array:
-        """sA^2, divided by q^2 when queries and keys are normalised."""
+        """sA^2, divided by q^2 when queries and keys are normalized."""
         return np.asarray(self.layer.score_gain**2 / (self.state.norm**2 if self.layer.qk_norm else 1.0))
 
 
@@ -353,9 +353,9 @@ def gaussian_attention(layer: Attention, state: SimplexState, setting: Setting) 
 
 def _check_supported(kernel: str, layer: Attention) -> None:
     if layer.qk_norm:
-        raise NotCovered(f"qk_norm with the {kernel} kernel is not modelled. Set qk_norm = false.")
+        raise NotCovered(f"qk_norm with the {kernel} kernel is not modeled. Set qk_norm = false.")
     if np.any(layer.position_bias):
-        raise NotCovered(f"position_bias with the {kernel} kernel is not modelled. Set position_bias = 0.")
+        raise NotCovered(f"position_bias with the {kernel} kernel is not modeled. Set position_bias = 0.")
 
 
 @dataclass(frozen=True)

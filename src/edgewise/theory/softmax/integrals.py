@@ -11,7 +11,7 @@ The averages H, on grids of u:
     H_k(u)      = E[ K_k(u+x) ],             K_k(y) = e^{ky} exp(-e^y), x ~ N(0, v)              (one row)
     H_kl(u, u') = E[ K_k(u+x) K_l(u'+x') ],  x = sqrt(v rho) w + sqrt(v (1-rho)) z, own z in x'  (two rows)
 
-They are analytic in a strip of half-width pi/2, wider where the Gaussian is wide, so the trapezoidal rule
+They are analytic in a strip of half-width pi/2, wider if the Gaussian is wide, so the trapezoidal rule
 converges like exp(-pi^2 / step) and its steps may grow with the Gaussian: the cost hardly depends on v.
 
 `quadrature_moments` refines the step until the moments no longer change.

@@ -187,7 +187,7 @@ def random_energy(variance: ArrayLike, correlation: ArrayLike, tokens: int) -> S
 
     v, rho = _state(variance, correlation, tokens)
     frozen, same = v > 2 * np.log(tokens), rho == 1
-    x = np.sqrt(2 * np.log(tokens) / np.where(frozen, v, 2 * np.log(tokens)))  # 1 where nothing is condensed
+    x = np.sqrt(2 * np.log(tokens) / np.where(frozen, v, 2 * np.log(tokens)))  # 1 if nothing is condensed
     s2, s3, ss, r2 = 1 - x, (1 - x) * (2 - x) / 2, (1 - x) * (3 - 2 * x) / 3, x * (1 - x) / 3
     bounded = digamma(1.0) - digamma(np.where(frozen, 1 - x, 1.0))
     return SoftmaxMoments.of(

@@ -199,7 +199,7 @@ def _t5_tokens(config: ConfigReader) -> int:
 
 
 def torch_encoder(config: ConfigReader) -> Knobs:
-    """nn.TransformerEncoder as it comes: Xavier for the joint q, k, v matrix, nn.Linear's default elsewhere.
+    """nn.TransformerEncoder by default: Xavier for the joint q, k, v matrix, nn.Linear's default elsewhere.
 
     Xavier over (3 d, d) gives gain^2 = 2 d/(d + 3 d) = 1/2 to each of q, k, v; nn.Linear draws from
     U(-1/sqrt(fan_in), 1/sqrt(fan_in)): gain^2 = 1/3, and biases of variance 1/(3 fan_in).
@@ -210,7 +210,7 @@ def torch_encoder(config: ConfigReader) -> Knobs:
     config.assumed += [
         "embedding_norm: 1, what nn.Embedding draws; the encoder itself has no embedding",
         "layers drawn one by one: nn.TransformerEncoder copies one layer, which merges tokens faster; "
-        "edgewise.initialize_(model) draws each anew",
+        "edgewise.initialize_(model) draws each independently",
         f"bias of linear2: 0; it is drawn with standard deviation {1 / math.sqrt(3 * shape.mlp_width):.3f}",
     ]
     if config.tokens is None:

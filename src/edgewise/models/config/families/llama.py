@@ -82,12 +82,12 @@ def qwen2(config: ConfigReader, head_width: int | None = None) -> Knobs:
 
 
 def qwen3(config: ConfigReader) -> Knobs:
-    """Qwen2 with normalised queries and keys, and heads of 128 unless the config says otherwise."""
+    """Qwen2 with normalized queries and keys, and heads of 128 unless the config says otherwise."""
     return with_query_key_norm(qwen2(config, head_width=128), rope_scaling(config))
 
 
 def olmo2(config: ConfigReader) -> Knobs:
-    """Norms after the branches and none before them; normalised queries and keys (over all heads at once)."""
+    """Norms after the branches and none before them; normalized queries and keys (over all heads at once)."""
     return with_query_key_norm(llama(config), rope_scaling(config)) | {"norm": "branch"}
 
 
@@ -118,7 +118,7 @@ def gemma2(config: ConfigReader) -> Knobs:
 
 
 def gemma3(config: ConfigReader) -> Knobs:
-    """Gemma 2 with normalised queries and keys; five windowed layers, of their own base, to one full."""
+    """Gemma 2 with normalized queries and keys; five windowed layers, of their own base, to one full."""
     knobs = llama(config, activation="gelu_pytorch_tanh", base=1_000_000.0, head_width=256)
     period = ("sliding_window_pattern", "_sliding_window_pattern")
     types = layer_types(config, knobs["depth"], lambda i: (i + 1) % config.integer(*period, default=6) != 0)
@@ -200,7 +200,7 @@ def deepseek_v3(config: ConfigReader) -> Knobs:
 
 
 def _latent_attention(config: ConfigReader, s: float, scaling: float) -> Knobs:
-    """Queries, keys and values are read from normalised low-rank latents, so the ranks are the fan-ins.
+    """Queries, keys and values are read from normalized low-rank latents, so the ranks are the fan-ins.
 
     The rotated part of a key is read from the stream itself, with another gain; the score gain is that of the
     mean square over both parts, and the rotated fraction is the rotated part's share of it.
