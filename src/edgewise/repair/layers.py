@@ -171,7 +171,7 @@ class Exclusions:
 
     @classmethod
     def of(cls, model: nn.Module, keep: Sequence[str], frozen: bool = False) -> Exclusions:
-        """From names of parameters, of modules (all below them) or patterns with * (fnmatch); a typo raises.
+        """From names of parameters, of modules (all below them) or patterns with * (fnmatch); a typo is refused.
 
         frozen  whether parameters that do not train may be written too
         """
@@ -215,7 +215,7 @@ def frozen_names(model: nn.Module) -> frozenset[str]:
 
 
 def _memory(parameter: Tensor) -> tuple[int, int, int] | None:
-    """(storage, first byte, byte after the last) of a plain tensor; None if there is no such memory."""
+    """(storage, first byte, byte after the last) of a plain tensor; None where there is no such memory."""
     if (
         type(parameter) not in (torch.Tensor, torch.nn.Parameter)
         or parameter.is_meta
@@ -287,7 +287,7 @@ def zero_biases(
 def copies_of_first(model: nn.Module, layers: LayerStack, paths: Sequence[str]) -> list[str]:
     """Matrices of layers that are copies of the first: all of their random matrices equal, in parameters of their own.
 
-    One equal matrix is not a copy: it may be a table, or a start that was meant.
+    One equal matrix is no copy: it may be a table, or a start that was meant.
     """
     if layers.stack is not None:
         return _copied_places(model, layers)
@@ -414,7 +414,7 @@ def anatomy_of(model: nn.Module, batch: object, layers: LayerStack) -> Anatomy:
 
 
 def _drawn(parameter: Tensor, path: str, layers: LayerStack) -> bool:
-    """Return whether a plan may draw it: a matrix that multiplies the stream, and whose entries were drawn before."""
+    """Whether a plan may draw it: a matrix that multiplies the stream, and whose entries were drawn before."""
     if parameter.ndim < 2 or path.endswith("bias") or is_structured(parameter):
         return False
     return layers.weights is None or f"{layers.names[0]}.{path}" in layers.weights

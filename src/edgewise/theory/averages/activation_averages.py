@@ -1,4 +1,4 @@
-"""Gaussian averages of activations: everything the length and correlation maps need, vectorized.
+"""Gaussian averages of activations: everything the length and correlation maps need, vectorised.
 
 For u = sqrt(q) z and a pair (u, u') with variance q and correlation c = 1 - e:
 
@@ -75,7 +75,7 @@ class Activation:
         return np.asarray(self._averages.chord(*np.broadcast_arrays(_length(q), _separation(e))))
 
     def curvature_square(self, q: ArrayLike) -> Array:
-        """E phi''(sqrt(q) z)^2, raise if a kink makes it infinite."""
+        """E phi''(sqrt(q) z)^2, refused where a kink makes it infinite."""
         value = self._averages.curvature_square(_length(q))
         if value is None:
             raise BadInput(
