@@ -280,9 +280,9 @@ class Room(NamedTuple):
 # Tightening is editing these two tables. A new room adds its own line, and what it needs to the whole, in one commit.
 ROOMS = {
     "audit": Room(3, 777, 0.79, 0.10, 0),
-    "cli": Room(12, 3040, 0.63, 0.09, 0),  # doctor --selftest: one function a verb; audits in fix and rate
+    "cli": Room(12, 3052, 0.63, 0.09, 0),  # doctor --selftest: one function a verb; audits in fix and rate
     "critical": Room(5, 1045, 0.80, 0.05, 0),  # with vector_field and perceptron_maps, which were verbs
-    "explorer": Room(11, 2989, 0.54, 0.03, 0),
+    "explorer": Room(11, 3002, 0.54, 0.03, 0),
     "integrations": Room(3, 375, 0.84, 1.20, 0),
     "judgement": Room(9, 1690, 0.50, 0.05, 0),  # the expected slowdown
     "laboratory": Room(5, 1533, 0.50, 0.00, 0),
@@ -306,13 +306,14 @@ ROOMS = {
     "repair": Room(8, 3030, 0.67, 0.03, 0),  # blocks that are not modules are planned too
     "softmax_jacobian": Room(1, 399, 0.50, 0.00, 0),
     "stability": Room(2, 257, 0.50, 0.00, 0),
-    "study": Room(8, 2200, 0.66, 0.03, 0),
+    # How a source's statements are read (issue 38).
+    "study": Room(9, 2270, 0.66, 0.03, 0),
     "theory": Room(21, 5245, 0.52, 0.03, 0),
 }
 WHOLE = {  # in brackets the goal
-    "modules": 255,  # one for what both trainers' callbacks share, one for batches, four for relations of check (250)
+    "modules": 256,  # one for what both trainers' callbacks share, one for batches, four for relations of check (250)
     # 150 for limits and devices without double precision
-    "lines": 73000,  # (49,000; 200 slowdown, 300 doctor, 1,200 facts of watch, 600 reader, 2,350 check)
+    "lines": 73060,  # (49,000; 200 slowdown, 300 doctor, 1,200 facts of watch, 600 reader, 2,350 check)
     # (40); `preflight.during`, since both callbacks share one file; what a pass of check keeps; facts of all batches;
     # figures through depth; the expected slowdown
     "one importer": 57,

@@ -18,6 +18,8 @@ from typing import Any
 
 import yaml
 
+from edgewise.study.readings import Judgement, judgement, learned
+
 ROOT = Path(__file__).parents[1]
 PAGE, PICTURES = ROOT / "research" / "rows.md", ROOT / "docs" / "images" / "rows"
 COUNTEREXAMPLES = ROOT / "research" / "counterexamples.md"
@@ -28,15 +30,24 @@ SOURCES = {
     "C": "Signal propagation (talk, Cowsik et al. 2024, with Poole 2016 and Schoenholz 2017)",
     "D": "Structure-aware descent (abstract, Goel et al. 2026)",
 }
-COLUMNS = "| row | described | published, and ours | scale | outcome | where |"
+COLUMNS = "| rows | statement, and how it was read | what came out | scale | recipe |"
+GROUPS = {
+    "held": "Held",
+    "depends on the reading": "Depends on the reading",
+    "open": "Open",
+    "not held": "Not held",
+}
 HEAD = """# Every row of the sources
 
-Four works describe 109 things: theorems, algorithms, figures and questions. Each has a row here, with the published
-statement as we read it, what we measured, at which scale, and whether it held. A statement marked *ours* or *our
-question* is our own. A statement that did not hold is linked to the smallest [counterexample](counterexamples.md) we
-know. What a part of the library does, without a statement to judge, names its file and its test, and says what the
-test compares. Seeds are part of the scale. The page is made from the committed records by
-`python tools/rows_page.py`; `edgewise run RECIPE --recorded` judges and draws one of them again.
+Four works describe 109 things: theorems, algorithms, figures and questions. Each has a row here. A source's sentence is
+*not held* only if its own definition, at a fair scale, is refuted, and leads to the smallest
+[counterexample](counterexamples.md) we know. If our setup or metric differs from the sentence, or the sentence can be
+read in several ways, the outcome *depends on the reading*, and the readings are given. What was too small to tell, or
+is an open question of the source, is *open*, with what would settle it and its price. Goals and questions of our own
+have tables of their own. What a part of the library does names its file and its test. Seeds are part of the scale.
+
+The page is made from the committed results and `papers/readings.yaml` by `python tools/rows_page.py`;
+`edgewise run RECIPE --recorded` judges and draws one of them again.
 
 """
 
@@ -49,8 +60,16 @@ class Answer:
     claim: dict[str, Any]
 
     @property
+    def judged(self) -> Judgement:
+        return judgement(str(self.recipe.with_suffix("")), self.claim)
+
+    @property
     def outcome(self) -> str:
-        return {True: "held", False: "not held", None: "open"}[self.claim["held"]]
+        return self.judged.outcome
+
+    @property
+    def ours(self) -> bool:
+        return self.judged.ours
 
 
 def rows() -> dict[str, dict[str, str]]:
@@ -87,50 +106,101 @@ def counterexamples() -> dict[tuple[str, str], str]:
     return found
 
 
+def statements(letter: str) -> list[tuple[list[str], Answer]]:
+    """Return each statement of a source once, with the rows it answers, in the order of its first row."""
+    found: dict[tuple[Path, str], tuple[list[str], Answer]] = {}
+    by_row = answers()
+    for name in (name for name in rows() if name.startswith(letter)):
+        for answer in by_row.get(name, ()):
+            found.setdefault((answer.recipe, answer.claim["published"]), ([], answer))[0].append(name)
+    return list(found.values())
+
+
 def page() -> str:
-    table, by_row = rows(), answers()
-    parts = [HEAD, _summary(table, by_row)]
+    parts = [HEAD, _summary()]
     for letter, title in SOURCES.items():
-        lines = [f"## {title}", "", COLUMNS, "|---|---|---|---|---|---|"]
-        for name in (name for name in table if name.startswith(letter)):
-            lines += _lines(name, table[name], by_row.get(name, []))
-        parts.append("\n".join(lines) + "\n\n")
+        parts += [f"## {title}\n\n", _learned(letter)]
+        found = statements(letter)
+        for outcome, heading in GROUPS.items():
+            parts.append(
+                _table(heading, [each for each in found if each[1].outcome == outcome and not each[1].ours])
+            )
+        parts.append(_table("Goals and questions of our own", [each for each in found if each[1].ours]))
+        parts.append(_library(letter))
     return "".join(parts).rstrip("\n") + "\n"
 
 
-def _summary(table: dict[str, dict[str, str]], by_row: dict[str, list[Answer]]) -> str:
-    words = ("held", "not held", "open")
-    judged = {name: {answer.outcome for answer in by_row.get(name, ())} for name in table}
-    counts = {word: sum(word in outcomes for outcomes in judged.values()) for word in words}
-    only = sum(not outcomes and bool(table[name].get("where")) for name, outcomes in judged.items())
-    missing = [name for name, outcomes in judged.items() if not outcomes and not table[name].get("where")]
+def _summary() -> str:
+    table, by_row = rows(), answers()
+    every = [answer for letter in SOURCES for _, answer in statements(letter)]
+    counts = [f"{sum(a.outcome == word for a in every if not a.ours)} {word}" for word in GROUPS]
+    own = [a for a in every if a.ours]
+    only = [name for name in table if name not in by_row and table[name].get("where")]
+    missing = [name for name in table if name not in by_row and not table[name].get("where")]
     text = (
-        f"Of {len(table)} rows {len(table) - only - len(missing)} have recorded statements ({counts['held']} with "
-        f"one that held, {counts['not held']} with one that did not, {counts['open']} with one that is open), {only} "
-        "are parts of the library with their tests."
+        f"Statements of the sources: {', '.join(counts)}. "
+        f"Ours: {sum(a.outcome == 'held' for a in own)} of {len(own)} held. "
+        f"{len(only)} of {len(table)} rows are parts of the library with their tests."
     )
     return text + (f" Not answered yet: {', '.join(missing)}." if missing else "") + "\n\n"
 
 
-def _lines(name: str, row: dict[str, str], found: list[Answer]) -> list[str]:
-    place = _place(row["where"]) if row.get("where") else ""
+def _learned(letter: str) -> str:
+    told = learned()[letter]
+    picture = f"../docs/images/rows/{told['folder']}_{told['picture']}.png"
+    return f"{told['text']}\n\n![The most telling picture: {told['picture']}]({picture})\n\n"
+
+
+def _table(heading: str, found: list[tuple[list[str], Answer]]) -> str:
     if not found:
-        shows, scale = (_cell(row.get(key, "")) for key in ("shows", "scale"))
-        outcome = "tested" if place else "not answered"
-        return [f"| {name} | {_cell(row['says'])} | {shows} | {scale} | {outcome} | {place} |"]
-    lines = []
-    for number, answer in enumerate(found):
-        first = f"| {name} | {_cell(row['says'])} |" if number == 0 else "| | |"
-        published, ours, scale = (_cell(answer.claim[key]) for key in ("published", "ours", "scale"))
-        where = _link(answer.recipe) + (f"; {place}" if place and number == 0 else "")
-        lines.append(f"{first} *{published}* {ours} | {scale} | {_outcome(name, answer)} | {where} |")
-    return lines
+        return ""
+    lines = [f"### {heading}", "", COLUMNS, "|---|---|---|---|---|"]
+    for names, answer in found:
+        claim, reading = answer.claim, answer.judged.reading
+        said = f"*{_cell(claim['published'])}*" + _reading(reading)
+        came = _cell(claim["ours"])
+        if answer.ours:
+            came = f"{answer.outcome}: {came}"
+        elif answer.outcome == "not held":
+            anchor = next(
+                (found for name in names if (found := counterexamples().get((name, str(answer.recipe))))),
+                None,
+            )
+            came += f" Refuted: {_cell(reading.get('numbers', ''))}." + (
+                f" [Counterexample](counterexamples.md#{anchor})." if anchor else ""
+            )
+        elif reading.get("settle") and answer.outcome != "held":
+            price = reading.get("price")
+            came += f" What would settle it: {_cell(reading['settle'])}" + (
+                f" ({price} core-minutes)." if price else "."
+            )
+        lines.append(
+            f"| {', '.join(names)} | {said} | {came} | {_cell(claim['scale'])} | {_link(answer.recipe)} |"
+        )
+    return "\n".join(lines) + "\n\n"
 
 
-def _outcome(row: str, answer: Answer) -> str:
-    """In words; what did not hold leads to a counterexample."""
-    anchor = counterexamples().get((row, str(answer.recipe))) if answer.outcome == "not held" else None
-    return f"[not held](counterexamples.md#{anchor})" if anchor else answer.outcome
+def _reading(reading: dict[str, Any]) -> str:
+    words = {"spoken": "Said", "reading": "Read as", "others": "Other readings"}
+    return "".join(f" {words[key]}: {_cell(reading[key])}" for key in words if reading.get(key))
+
+
+def _library(letter: str) -> str:
+    table = {name: row for name, row in rows().items() if name.startswith(letter) and row.get("where")}
+    if not table:
+        return ""
+    lines = [
+        "### Parts of the library",
+        "",
+        "| row | what it is | what its test compares | scale | file and test |",
+        "|---|---|---|---|---|",
+    ]
+    lines += [
+        f"| {name} | {' | '.join(_cell(row.get(key, '')) for key in ('says', 'shows', 'scale'))} "
+        f"| {_place(row['where'])} |"
+        for name, row in table.items()
+    ]
+    return "\n".join(lines) + "\n\n"
 
 
 def _link(recipe: Path) -> str:

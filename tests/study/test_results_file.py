@@ -109,9 +109,9 @@ def test_statements_of_a_source_and_ours_are_counted_apart() -> None:
         {"published": "Ours: it is exact.", "held": True},
     ]
     told = tally({"parts": parts}, Path("papers/a2020b/figure1.py"))
-    assert told == "source 1 of 2 (1 undecided), ours 1 of 2"
+    assert told == "source 1 of 2 (1 open), ours 1 of 2"
     assert tally({"parts": parts}, Path("experiments/alarms/edge.py")) == (
-        "source 0 of 1 (1 undecided), ours 2 of 3"
+        "source 0 of 1 (1 open), ours 2 of 3"
     )
     assert tally(parts[0], Path("papers/a2020b/figure1.py")) == "source 1 of 1"
 

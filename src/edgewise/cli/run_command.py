@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -199,7 +199,26 @@ def print_text(plan: Work, outcome: Results, claim: Claim | None, folder: Path) 
     if claim is None:
         click.echo(f"Claim undecided: {outcome.missing} cases are missing.")
     else:
-        click.echo(f"{claim}\nWrote {shown(folder / 'figure.png')} and claim.json")
+        for line in (
+            str(claim),
+            *_readings(plan, claim),
+            f"Wrote {shown(folder / 'figure.png')} and claim.json",
+        ):
+            click.echo(line)
+
+
+def _readings(plan: Work, claim: Claim) -> Iterator[str]:
+    """Yield how a source's statements that did not hold were read, and what that makes of them."""
+    from edgewise.study.readings import judgement, recipe_key
+
+    for part in claim.parts or (claim,):
+        judged = judgement(recipe_key(plan.recipe.path), part.to_dict())
+        if part.held is not True and judged.reading and not judged.ours:
+            yield f"  of the source: {judged.outcome}. It said: {judged.reading['spoken']}"
+            names = {"reading": "Read as", "others": "Other readings", "settle": "What would settle it"}
+            yield from (
+                f"    {names[name]}: {judged.reading[name]}" for name in names if name in judged.reading
+            )
 
 
 def warn(outcome: Results) -> None:

@@ -19,13 +19,13 @@ from edgewise.explorer.answers import as_bytes
 from edgewise.explorer.responses import ERRORS, in_turn, json_reply
 from edgewise.files import Document, read_text, read_yaml
 from edgewise.present.html import prose
+from edgewise.study.readings import OUTCOMES, judgement, learned
 from edgewise.study.recipe import FOLDERS, home
 from edgewise.study.store import Stamp, span
 
 router = APIRouter()
 NOT_HERE = "The recipes and their records did not come with this installation of edgewise."
-OUTCOMES = {True: "held", False: "not held", None: "undecided"}
-KINDS = {True: "trains", False: "fails", None: "undecided"}
+KINDS = {"held": "trains", "not held": "fails"}
 LARGEST_FIGURE = 4_000_000  # bytes
 NOT_FOUND: dict[int | str, Document] = {404: {"description": "There is no such figure."}}
 SOURCES = {
@@ -57,7 +57,7 @@ def _papers() -> bytes:
     sources = [source(folder) for folder in folders()]
     sources = [each for each in sources if each["recipes"]]
     statements = [each for one in sources for recipe in one["recipes"] for each in recipe["statements"]]
-    counts = {word: sum(each["outcome"] == word for each in statements) for word in OUTCOMES.values()}
+    counts = {word: sum(each["outcome"] == word for each in statements) for word in OUTCOMES}
     return as_bytes(
         {
             "sources": sources,
@@ -99,6 +99,9 @@ def source(folder: Path) -> Document:
         "name": folder.name,
         "title": heading,
         "published": folder.parent.name == FOLDERS[0],
+        "learned": next(
+            (prose(each["text"]) for each in learned().values() if each["folder"] == folder.name), ""
+        ),
         "recipes": recipes,
     }
 
@@ -119,19 +122,28 @@ def recipe_of(path: Path) -> Document | None:
         "measured": span(Stamp(**stamp) for stamp in record.get("stamps", ())),
         "command": f"edgewise run {folder.parent.name}/{name}.py --recorded",
         "figure": name in figures(),
-        "statements": [statement(part) for part in record["claim"].get("parts") or [record["claim"]]],
+        "statements": [
+            statement(f"{folder.parent.name}/{name}", part)
+            for part in record["claim"].get("parts") or [record["claim"]]
+        ],
     }
 
 
-def statement(claim: Document) -> Document:
-    """Return one statement beside what we see; `rows` names the rows of the sources that it answers."""
-    held = claim.get("held")
+def statement(recipe: str, claim: Document) -> Document:
+    """Return one statement beside what we see and how it was read; `rows` names the rows of the sources it answers."""
+    judged = judgement(recipe, claim)
     return {
         "published": prose(claim["published"]),
         "ours": prose(claim["ours"]),
         "scale": prose(claim["scale"]),
-        "outcome": OUTCOMES[held],
-        "kind": KINDS[held],
+        "outcome": judged.outcome,
+        "kind": KINDS.get(judged.outcome, "undecided"),
+        "own": judged.ours,
+        "reading": {
+            key: prose(str(judged.reading[key]))
+            for key in ("spoken", "reading", "others", "settle")
+            if key in judged.reading
+        },
         "rows": list(claim.get("rows", ())),
     }
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import shutil
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -12,6 +11,7 @@ from edgewise.errors import BadInput
 from edgewise.files import Document, read_text, whole_file
 from edgewise.study import store
 from edgewise.study.engine import Results, Work, results_of
+from edgewise.study.readings import OUTCOMES, judgement, recipe_key
 from edgewise.study.recipe import Claim, Result
 from edgewise.study.store import Stamp, dumps, lines_of, span
 
@@ -82,22 +82,17 @@ class CommittedClaim:
 
 
 def tally(claim: Document, path: Path) -> str:
-    """Count the statements that held, a source's and ours apart: "source 3 of 3, ours 1 of 2 (1 undecided)".
-
-    A statement is ours if it says so, or if it is in experiments/ and cites no source.
-    """
-    ours = path.resolve().parent.parent.name == "experiments"
-    held: dict[str, list[bool | None]] = {}
+    """Count the outcomes of a source's statements and of ours apart: "source 2 of 3 (1 open), ours 1 of 2"."""
+    found: dict[str, list[str]] = {}
     for part in claim.get("parts") or [claim]:
-        said = part["published"]
-        own = re.match(r"\(?ours?\b", said, re.IGNORECASE) or (ours and not re.search(r"\[|\btalk\b", said))
-        held.setdefault("ours" if own else "source", []).append(part["held"])
+        judged = judgement(recipe_key(path), part)
+        found.setdefault("ours" if judged.ours else "source", []).append(judged.outcome)
     counts = []
-    for name in sorted(held, reverse=True):
-        undecided = held[name].count(None)
+    for name in sorted(found, reverse=True):
+        rest = [f"{found[name].count(word)} {word}" for word in OUTCOMES[1:3] if word in found[name]]
         counts.append(
-            f"{name} {held[name].count(True)} of {len(held[name])}"
-            + (f" ({undecided} undecided)" if undecided else "")
+            f"{name} {found[name].count('held')} of {len(found[name])}"
+            + (f" ({', '.join(rest)})" if rest else "")
         )
     return ", ".join(counts)
 

@@ -4,7 +4,7 @@ import { why } from "../chart.js";
 import { element, glyph } from "../draw.js";
 
 export const title = "Papers";
-const OUTCOMES = ["held", "not held", "undecided"];
+const OUTCOMES = ["held", "depends on the reading", "open", "not held"];
 
 export async function open(root, address, setState) {
   const stop = new AbortController(), { signal } = stop;
@@ -67,9 +67,9 @@ export async function open(root, address, setState) {
     list.replaceChildren(...(sources.length ? sources.map(section) : [element("p", { className: "refused", textContent: "No statement has these words and this outcome. Choose another outcome, or fewer words." })]));
   }
 
-  function section({ title: heading, published, recipes }) {
+  function section({ title: heading, published, learned, recipes }) {
     const kind = element("p", { className: "meta", textContent: published ? "published by others, checked here" : "a question of ours" });
-    return element("section", { className: "source" }, element("h2", { textContent: heading }), kind, ...recipes.map(record));
+    return element("section", { className: "source" }, element("h2", { textContent: heading }), kind, ...(learned ? [element("p", { textContent: learned })] : []), ...recipes.map(record));
   }
 
   function record({ title: heading, recipe, command, figure, at, cases, measured, statements }) {
@@ -91,11 +91,12 @@ export async function open(root, address, setState) {
     return element("figure", {}, image, element("figcaption", {}, element("p", {}, `${heading}, drawn from the record by the command above. `, why("sources", "Sources"))));
   }
 
-  function row({ published, ours, scale, outcome, kind, rows }) {
-    const end = element("p", { className: `then ${kind}` }, glyph(kind), outcome);
+  function row({ published, ours, scale, outcome, kind, own, reading, rows }) {
+    const end = element("p", { className: `then ${kind}` }, glyph(kind), own ? `${outcome} (ours)` : outcome);
     const part = (words, text) => element("div", {}, element("p", { className: "label", textContent: words }), element("p", { textContent: text }));
     const small = element("p", { className: "facts", textContent: [scale, rows.length ? `rows ${rows.join(", ")}` : ""].filter(Boolean).join(" · ") });
-    return element("div", { className: "statement" }, end, part("Published", published), part("Here", ours), small);
+    const read = [["Said", reading.spoken], ["Read as", reading.reading], ["Other readings", reading.others], ["What would settle it", reading.settle]].filter(([, text]) => text);
+    return element("div", { className: "statement" }, end, part(own ? "Our statement" : "Published", published), part("Here", ours), ...read.map(([words, text]) => part(words, text)), small);
   }
 
   // ---- by row of the sources
@@ -114,7 +115,7 @@ export async function open(root, address, setState) {
 
   function csv() {
     const cell = (text) => `"${String(text).replaceAll('"', '""')}"`;
-    const lines = chosen().flatMap((source) => source.recipes.flatMap((recipe) => recipe.statements.map((each) => [source.name, recipe.recipe, each.published, each.ours, each.scale, each.outcome, each.rows.join(" "), recipe.command].map(cell).join(","))));
-    return ["source,recipe,published,ours,scale,outcome,rows,command", ...lines].join("\n") + "\n";
+    const lines = chosen().flatMap((source) => source.recipes.flatMap((recipe) => recipe.statements.map((each) => [source.name, recipe.recipe, each.published, each.ours, each.scale, each.outcome, each.own ? "ours" : "source", each.reading.reading ?? "", each.rows.join(" "), recipe.command].map(cell).join(","))));
+    return ["source,recipe,published,ours,scale,outcome,whose,reading,rows,command", ...lines].join("\n") + "\n";
   }
 }
