@@ -10,6 +10,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 
 import edgewise
@@ -109,6 +110,37 @@ def test_shell_examples_run(
         assert code == expected, f"{command}: exit code {code}\n{printed.out}{printed.err}"
         missing = [line for line in lines if not occurs(line, printed.out + printed.err)]
         assert not missing, f"{command} did not print {missing}; it printed\n{printed.out}{printed.err}"
+
+
+def told(page: Path) -> list[str]:
+    """The `edgewise` commands of a page's text fences, which are not run here: placeholders, a shell script."""
+    lines = "\n".join(fences(page, "text")).splitlines()
+    found = [re.match(r"(?:\$ |  run: )?(edgewise [a-z]\S*(?: \S+)*)", line) for line in lines]
+    return [re.split(r" -- |  ", match[1])[0] for match in found if match and ":" not in match[1].split()[0]]
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if told(page)], ids=lambda page: page.name)
+def test_commands_that_are_only_told_are_understood(page: Path) -> None:
+    """Verb, options and their values exist; what they name (a run, a cluster) is the reader's."""
+    from edgewise.cli.main import edgewise as group
+
+    for command in told(page):
+        _, verb, *words = shlex.split(command)
+        chosen = group.get_command(click.Context(group), verb)
+        assert chosen is not None, command
+        chosen.make_context(verb, words)
+
+
+@pytest.mark.parametrize("page", sorted((ROOT / "docs").glob("*.md")), ids=lambda page: page.name)
+def test_every_page_opens_with_what_its_reader_can_do(page: Path) -> None:
+    text = page.read_text()
+    assert page.name == "index.md" or "After this page" in text.partition("\n\n")[2][:100]
+
+
+def test_the_guide_stays_readable() -> None:
+    pages = [page for page in (ROOT / "docs").glob("*.md") if not page.name.startswith("api")]
+    words = sum(len(page.read_text().split()) for page in [*pages, ROOT / "README.md"])
+    assert len(pages) <= 20 and words <= 45_000
 
 
 def run_edgewise(command: str, monkeypatch: pytest.MonkeyPatch) -> int:

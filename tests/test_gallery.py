@@ -33,4 +33,4 @@ def test_the_page_has_every_story_and_each_is_short() -> None:
     page = (ROOT / "docs" / "gallery.md").read_text()
     files = sorted((ROOT / "examples" / "stories").glob("*.py"))
     assert {path.stem for path in files} == set(STORIES) == set(re.findall(r"examples\.stories\.(\w+)", page))
-    assert all(len(path.read_text().splitlines()) < 50 for path in files)
+    assert all(len(path.read_text().splitlines()) < 40 for path in files)

@@ -139,6 +139,14 @@ def test_refusals_name_what_is_wrong(words: list[str], message: str, models: Pat
     assert json.loads(printed.out)["exit_code"] == 64
 
 
+def test_depth_is_that_of_a_network_of_settings(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    knobs = tmp_path / "small.yaml"
+    knobs.write_text("{depth: 2, width: 16, heads: 2, mlp_width: 32, tokens: 8, norm: post}")
+    assert run(["fix", str(knobs), "--depth", "16", "--tokens", "8", "--json"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["plan"]["depth"] == 16 and answer["plan"]["before"]["angle"] < -1
+
+
 def test_a_perceptron_of_knobs_is_told_what_to_do(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["fix", "mlp:tanh"]) == 64
     assert "a perceptron has no tokens to measure" in capsys.readouterr().err

@@ -19,6 +19,7 @@ from edgewise.cli.options import (
     Batches,
     batch_option,
     complete_source,
+    describe_with,
     figure_path,
     json_option,
     load_batches,
@@ -48,6 +49,7 @@ EPILOG = (
 
 @click.command(epilog=EPILOG)
 @click.argument("source", metavar="SOURCE", shell_complete=complete_source)
+@click.option("--depth", type=int, metavar="N", help="Blocks of a network given by its settings.")
 @click.option("--tokens", type=int, metavar="N", help="Length of the random input.  [default: 64]")
 @click.option(
     "--goal",
@@ -78,6 +80,7 @@ EPILOG = (
 @json_option
 def fix(
     source: str,
+    depth: int | None,
     tokens: int | None,
     goal: str,
     keep: tuple[str, ...],
@@ -100,7 +103,7 @@ def fix(
         bar.say(f"building {source}")
         from edgewise.probe.subjects import subject
 
-        target = subject(source)
+        target = subject(source if depth is None else describe_with(source, depth, None, {}))
         bar.say("planning")
         cure = cure_of(target, batches, tokens, goal, keep, frozen, bar.say)
     if module is not None:
