@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -223,3 +224,13 @@ def test_results_are_measured_cheapest_first_and_say_what_remains(
     assert (paths[0].parent / "recorded" / "figure1.json").is_file()
     assert results.main() == 0
     assert "Everything was kept before" in capsys.readouterr().out
+
+
+def test_the_page_of_dates_has_every_result_and_claims_none_to_be_newer() -> None:
+    """A result that was measured after the page was written is newer than its row, which is no false claim."""
+    page = (ROOT / "research" / "measured.md").read_text()
+    rows = {name: date for date, name in re.findall(r"^\| (\S+) \| `\w+` \| `(\S+)` \|", page, re.MULTILINE)}
+    written = re.search(r"As of (\S+),", page)
+    assert written is not None and len(rows) > 70
+    for name, (date, *_) in results.stamps().items():
+        assert rows.get(name, written[1]) <= date, "run `python tools/results.py --page`"

@@ -116,7 +116,7 @@ def told(page: Path) -> list[str]:
     """The `edgewise` commands of a page's text fences, which are not run here: placeholders, a shell script."""
     lines = "\n".join(fences(page, "text")).splitlines()
     found = [re.match(r"(?:\$ |  run: )?(edgewise [a-z]\S*(?: \S+)*)", line) for line in lines]
-    return [re.split(r" -- |  ", match[1])[0] for match in found if match and ":" not in match[1].split()[0]]
+    return [match[1] for match in found if match is not None and ":" not in match[1].split()[1]]
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if told(page)], ids=lambda page: page.name)

@@ -3,7 +3,8 @@
     python tools/results.py                  all of them; says what remains in core-hours
     python tools/results.py --under 10       recipes that cost under ten minutes
     python tools/results.py --small RECIPE   commit a case of the small scale, for the canary
-    python tools/results.py RECIPE ...       these, whatever they cost
+    python tools/results.py RECIPE ...       these, regardless of what they cost
+    python tools/results.py --page           write research/measured.md: when each committed result was measured
 
 Run folders are below build/results, with a note of what was kept; `--fresh` begins again. The census has packages of
 its own: `make census`.
@@ -12,6 +13,8 @@ its own: `make census`.
 from __future__ import annotations
 
 import argparse
+import datetime
+import json
 import shutil
 import sys
 from dataclasses import dataclass
@@ -58,6 +61,44 @@ def cost(path: Path) -> float:
     return sum(record.seconds for record in store.read([file]).done.values()) if file.is_file() else 0.0
 
 
+def stamps() -> dict[str, tuple[str, str, str, float]]:
+    """Of every committed result: date, commit, torch and core-minutes."""
+    rows = {}
+    for folder in FOLDERS:
+        for file in sorted((ROOT / folder).glob("*/recorded/*.jsonl")):
+            if ".small" not in file.name:
+                first, *cases = map(json.loads, file.read_text().splitlines())
+                stamp, seconds = first["stamp"], sum(case.get("seconds") or 0.0 for case in cases)
+                name = str(file.relative_to(ROOT)).replace("recorded/", "").removesuffix(".jsonl")
+                rows[name] = (stamp["date"], stamp["commit"], stamp["torch"], seconds / 60)
+    return rows
+
+
+def page() -> str:
+    """The table of `research/measured.md`, oldest first."""
+    rows = sorted(stamps().items(), key=lambda row: (row[1][0], row[0]))
+    return "\n".join(
+        [
+            "# When each result was measured",
+            "",
+            f"As of {datetime.date.today()}, by `python tools/results.py --page`. A row is a recipe: `edgewise run "
+            "NAME.py --recorded` judges what is committed, `--full` measures it again. All are of edgewise 0.1.0 "
+            "before its release; the commit says which state. `make canary` compares the cheapest case of every recipe "
+            "with the code as it is now, so an old date is not a number that nothing checks. The recipes of the preflight "
+            "and the monitor's lists of mistakes have their commits on [Check](../docs/check.md#how-it-was-tried) and "
+            "[Watch](../docs/watch.md#how-many-mistakes-are-named).",
+            "",
+            "| measured | at | recipe | core-minutes | torch |",
+            "|---|---|---|---|---|",
+            *(
+                f"| {date} | `{commit}` | `{name}` | {minutes:.1f} | {torch} |"
+                for name, (date, commit, torch, minutes) in rows
+            ),
+            "",
+        ]
+    )
+
+
 def measure(row: Todo, workers: int) -> str:
     """Measure what its run folder lacks, judge and draw it, and commit it; the outcome before and after."""
     before = recorded_summary(row.path)
@@ -89,8 +130,12 @@ def main() -> int:
     parser.add_argument("--under", type=float, metavar="MINUTES", help="only recipes that cost less")
     parser.add_argument("--small", action="store_true", help="the small scale, for the canary")
     parser.add_argument("--fresh", action="store_true", help="measure what was kept before, too")
+    parser.add_argument("--page", action="store_true", help="write research/measured.md")
     parser.add_argument("--workers", type=int, default=2)
     arguments = parser.parse_args()
+    if arguments.page:
+        (ROOT / "research" / "measured.md").write_text(page())
+        return 0
     paths = [path.resolve() for path in arguments.recipes] or [
         path for folder in FOLDERS for path in find_recipes(ROOT / folder) if APART not in path.parents
     ]
