@@ -84,8 +84,8 @@ def page() -> str:
             f"As of {datetime.date.today()}, by `python tools/results.py --page`. A row is a recipe: `edgewise run "
             "NAME.py --recorded` judges what is committed, `--full` measures it again. All are of edgewise 0.1.0 "
             "before its release; the commit says which state. `make canary` compares the cheapest case of every recipe "
-            "with the code as it is now, so an old date is not a number that nothing checks. The recipes of the preflight "
-            "and the monitor's lists of mistakes have their commits on [Check](../docs/check.md#how-it-was-tried) and "
+            "with the code as it is now, so an old date is not a number that nothing checks. The lists of mistakes "
+            "of the preflight and the monitor have their commits on [Check](../docs/check.md#how-it-was-tried) and "
             "[Watch](../docs/watch.md#how-many-mistakes-are-named).",
             "",
             "| measured | at | recipe | core-minutes | torch |",
