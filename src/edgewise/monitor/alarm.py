@@ -60,7 +60,7 @@ MEANING = {
     AlarmKind.VANISHING_GRADIENT: "The gradient no longer reaches the first blocks, which then stop learning.",
     AlarmKind.EXPLODING_GRADIENT: "The gradient grows towards the input; one such step can undo many.",
     AlarmKind.UPDATE_TOO_LARGE: "Steps are too large for this network: they move it without improving it.",
-    AlarmKind.LOSS_SPIKE: "The loss has left its past and stayed away.",
+    AlarmKind.LOSS_SPIKE: "The loss left its earlier range and stays out of it.",
     AlarmKind.BAD_BATCH: "Loss and gradient jumped at once with nothing moving before, which points to the data.",
     AlarmKind.OVERFLOW_AHEAD: "Activations are on their way to the largest number of their type, and will be infinite.",
     AlarmKind.DEAD_HEAD: "One head gives next to nothing to the stream.",
