@@ -109,8 +109,7 @@ def fix(
     if module is not None:
         from edgewise.repair.new_values import write_module
 
-        title = f"Initialization of {cure.name}, written by edgewise (goal {cure.plan.goal})."
-        write_module(cure.plan, module, title)
+        write_module(cure.plan, module, f"Initialization of {cure.name} by edgewise (goal {cure.plan.goal}).")
     proof = None
     if prove:
         from edgewise.study.proof import prove as prove_plan
@@ -127,9 +126,8 @@ def fix(
             click.echo(json.dumps(cure.json(proof), allow_nan=False))
         else:
             show_cure(cure, proof, source, module, time.perf_counter() - began)
-    for file in (module, path):
-        if file is not None:
-            click.echo(f"Wrote {file}", err=True)
+    for file in filter(None, (module, path)):
+        click.echo(f"Wrote {file}", err=True)
     return exit_code(cure, proof)
 
 

@@ -95,7 +95,7 @@ def of_symptom(kind: AlarmKind, e: Evidence) -> Answer:
     if "rate" in rivals and not static and e.rates.raised(RAISED_WITHIN) > RAISED:
         return Answer(
             f"the learning rate is too high: it has risen to {e.rates.now:.2g}, "
-            f"{e.rates.raised(RAISED_WITHIN):.3g} times what it was before, and the numbers of the network left their earlier range with it",
+            f"{e.rates.raised(RAISED_WITHIN):.3g} times what it was before, and the network left its range with it",
             "Go back to the rate before it was raised, or raise it more slowly.",
         )
     if e.trials and "rate" in rivals and e.faithful:
