@@ -32,7 +32,7 @@ def main() -> None:
             for name in FILES:
                 assert urlopen(match[0] + name, timeout=SECONDS).status == 200, name
             print(answer(match[0], "point", {"source": {"preset": "gpt2", "tokens": 16}})["title"])
-            print(answer(match[0], "landscape", {"planes": ["example: after training"]})["title"])
+            print(answer(match[0], "landscape", {"planes": ["example after training"]})["title"])
         finally:
             server.terminate()
 

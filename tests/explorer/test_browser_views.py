@@ -169,8 +169,8 @@ def test_a_page_without_planes_says_what_to_do(browser: Any, tmp_path: Path) -> 
         assert "landscape.plane(" in visit.page.inner_text("pre")
         visit.page.get_by_role("button", name="Show an example").click()
         sync_api.expect(visit.page.locator("canvas.relief")).to_have_count(1)
-        assert visit.page.locator("#left").input_value() == "example: after training"
-        visit.page.locator("#right").select_option("example: before training")
+        assert visit.page.locator("#left").input_value() == "example after training"
+        visit.page.locator("#right").select_option("example before training")
         sync_api.expect(visit.page.locator("canvas.relief")).to_have_count(2)
         visit.check_everywhere()
         visit.close()

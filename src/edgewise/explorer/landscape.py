@@ -31,8 +31,8 @@ FINEST = 61  # points on an axis that are drawn
 HEIGHTS = 10_000  # steps from the lowest to the highest loss
 BOWL = 0.02  # of the range: how far from a quadratic a surface may be that is called a bowl
 EXAMPLES = {  # tools/page_examples.py computes them; they come with the package and are there without a folder
-    "example: before training": "before_training.npz",
-    "example: after training": "after_training.npz",
+    "example before training": "before_training.npz",
+    "example after training": "after_training.npz",
 }
 CAPTION = (
     "Height is the loss of the network after its weights were moved along two directions; the dot is the network as it "
@@ -196,7 +196,7 @@ def figures(plane: Plane) -> list[list[str]]:
     measured = plane.roughness
     sharp = np.isfinite(np.array(measured.curvature)).all()
     rows = [
-        ["loss at the centre", f"{plane.centre:.4g}"],
+        ["loss at the center", f"{plane.centre:.4g}"],
         ["lowest to highest", f"{measured.range:.3g}"],
         ["sharpest curvature", f"{measured.sharpness:.3g}" if sharp else "not finite"],
         ["away from a bowl", f"{_share(measured.residual)} of the range"],
