@@ -6,6 +6,7 @@ import copy
 import random
 import signal
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+import edgewise
 from edgewise.interrupts import check
 from edgewise.models.behavior.read import read
 from edgewise.models.state import RandomStreams, preserved
@@ -219,3 +221,14 @@ def test_random_streams_know_whether_anything_was_drawn() -> None:
         assert streams.moved()
         streams.restore()
         assert not streams.moved()
+
+
+def test_nothing_else_keeps_random_streams() -> None:
+    """What may not import it: networks, and processes of their own that draw one thing."""
+    source = Path(edgewise.__file__).parent
+    found = {
+        path.relative_to(source).parts[0]
+        for path in source.rglob("*.py")
+        if "fork_rng" in path.read_text(encoding="utf-8")
+    }
+    assert found <= {"nets", "cli", "study"}

@@ -25,6 +25,7 @@ from edgewise.errors import BadInput
 from edgewise.interrupts import check
 from edgewise.landscape.direction import Direction
 from edgewise.models.readable import words
+from edgewise.models.state import random_streams
 from edgewise.models.twin import holding, twin
 
 Batch = Any  # what a loss takes: a tensor, a tuple, a mapping
@@ -84,7 +85,7 @@ class Surface:
         """Return one batch; random numbers inside the loss are the same at every point, the caller's stream is left
         alone.
         """
-        with torch.random.fork_rng(), torch.no_grad():
+        with random_streams(), torch.no_grad():
             torch.manual_seed(0)
             with holding(self.module, weights):
                 return check_loss(self.module(batch))
@@ -210,7 +211,7 @@ class CachedPass:
         return self._run(self.surface.weights(point))
 
     def _run(self, weights: dict[str, Tensor]) -> Tensor:
-        with torch.random.fork_rng(), torch.no_grad():
+        with random_streams(), torch.no_grad():
             torch.manual_seed(0)
             with holding(self.module, weights):
                 return check_loss(self.module(self.batch))

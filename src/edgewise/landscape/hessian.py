@@ -25,6 +25,7 @@ from edgewise.landscape.direction import Direction
 from edgewise.landscape.evaluation import Batch, Loss, LossOf, batches_of, check_loss, own_loss
 from edgewise.landscape.support import Along, support
 from edgewise.models.model_map import ModelMap
+from edgewise.models.state import random_streams
 from edgewise.models.twin import holding, twin
 from edgewise.models.unwrap import unwrap
 
@@ -46,7 +47,7 @@ class Hessian:
         self.masks = support(ModelMap(bare), Along(along) if isinstance(along, str) else along)
         self.parameters = {name: bare.get_parameter(name).detach().requires_grad_() for name in self.masks}
         module = LossOf(twin(bare), loss or own_loss)
-        with torch.random.fork_rng(), torch.enable_grad(), sdpa_kernel(SDPBackend.MATH):
+        with random_streams(), torch.enable_grad(), sdpa_kernel(SDPBackend.MATH):
             torch.manual_seed(0)
             self.gradients = [self._gradient(module, one) for one in batches_of(batch)]
 

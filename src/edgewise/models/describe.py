@@ -136,8 +136,10 @@ def first_model(factory: Callable[[], Any] | None) -> nn.Module:
     """The model of seed 0, as measure draws it first; torch's global stream continues as if nothing had been drawn."""
     import torch
 
+    from edgewise.models.state import random_streams
+
     assert factory is not None
-    with torch.random.fork_rng():
+    with random_streams():
         torch.manual_seed(0)
         model = factory()
     if not isinstance(model, torch.nn.Module):

@@ -17,7 +17,7 @@ from edgewise.errors import BadInput
 from edgewise.interrupts import check, deferring
 from edgewise.models.model_map import ModelMap
 from edgewise.models.readable import refuse_infinite, words
-from edgewise.models.state import back_in_shards, preserved
+from edgewise.models.state import back_in_shards, preserved, random_streams
 from edgewise.models.unwrap import unwrap
 from edgewise.optim.parallel import like_shard, local
 from edgewise.repair.by_measurement import mean_of, plan_by_measurement, scheme_by_measurement
@@ -406,7 +406,7 @@ def _write_all(model: nn.Module, plan: Plan, seed: int, names: Sequence[str]) ->
 def _materialise(model: nn.Module, device: torch.device | str, seed: int) -> None:
     """Give a meta model values, each module by its class; raise if a value is left uninitialized."""
     model.to_empty(device=device)
-    with torch.random.fork_rng(devices=[]), torch.no_grad():
+    with random_streams(), torch.no_grad():
         torch.manual_seed(seed)
         for _, tensor in _tensors(model):
             tensor.fill_(torch.nan if tensor.is_floating_point() else 0)

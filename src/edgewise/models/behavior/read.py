@@ -235,13 +235,19 @@ class _Reader:
             if any(site.traits.sight is not None for site in second.sites):
                 self.passes += experiment.passes
                 experiment = second
+        experiment = self._told_apart(experiment)
         look_inside(experiment)
-        return self._told_apart(experiment)
+        return experiment
 
     def _told_apart(self, experiment: Experiment) -> Experiment:
-        """Read with fewer tokens if there were as many as a head is wide: then scores of either kind look alike."""
+        """Read with fewer tokens if there are as many as a head is wide: then scores of either kind look alike."""
+        graph = experiment.graph
+        pairs = [(s.traits.length, score.product) for s in experiment.sites for score in s.part.scores]
         lengths = {
-            s.traits.length for s in experiment.sites if s.traits.head_width == s.traits.length > SHORTEST
+            length
+            for length, product in pairs
+            for one in graph.score_operands.get(product, graph[graph.by_operation[product]].parents)[:1]
+            if graph[one].shape[-1:] == (length,) and length > SHORTEST
         }
         if not lengths or experiment.feed.axis:
             return experiment
@@ -249,7 +255,6 @@ class _Reader:
         try:
             second = self._traced(experiment.feed.shorter(max(lengths) - 1))
             look_at_tokens(second)
-            look_inside(second)
         except Exception:  # noqa: BLE001 - the model takes this length only
             check()
             self.partial = partial

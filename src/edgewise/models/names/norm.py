@@ -44,14 +44,16 @@ def same(one: Tensor | None, other: Tensor | None) -> bool:
     return torch.allclose(one.reshape(other.shape), other, rtol=1e-4, atol=1e-5)
 
 
-def run_block(
-    model: nn.Module, block: str, x: Tensor, watched: set[str], ids: tuple[int, ...] = tuple(range(TOKENS))
-) -> BlockRun | str:
+def run_block(model: nn.Module, block: str, x: Tensor, watched: set[str]) -> BlockRun | str:
     """Record what the modules see when the block gets the stream x, on a copy with random weights.
 
     Random weights, so that a branch initialized at zero does not hide. A block that wants more than a stream
-    runs inside its model, on these token ids. A sentence says why if neither works.
+    runs inside its model, on an input that is made up. A sentence says why if neither works.
     """
+    import torch
+
+    from edgewise.models.state import random_streams
+
     run = BlockRun()
     try:
         model = twin(model)
@@ -63,10 +65,10 @@ def run_block(
         lambda: module(x),
         lambda: module(x, None),
         lambda: module(x, x),
-        lambda: _run_whole(model, x, run, ids),
+        lambda: _run_whole(model, run),
     ]
     failure: str | None = None
-    with holding(module, weights), watching(model, watched | {block}, run), quiet():
+    with holding(module, weights), watching(model, watched | {block}, run), random_streams(), torch.no_grad():
         for attempt in attempts:
             run.inputs.clear()  # of an attempt that broke off half way
             run.outputs.clear()
@@ -84,11 +86,13 @@ def _failure(attempt: Callable[[], Any]) -> str | None:
     return None
 
 
-def _run_whole(model: nn.Module, like: Tensor, run: BlockRun, ids: tuple[int, ...]) -> None:
+def _run_whole(model: nn.Module, run: BlockRun) -> None:
     import torch
 
+    from edgewise.models.inputs import call, default_batch
+
     run.alone = False
-    model(torch.tensor([ids], device=like.device))
+    call(model, default_batch(model, torch.Generator().manual_seed(0), TOKENS))
 
 
 def drawn_weights(module: nn.Module) -> dict[str, Tensor]:
@@ -136,23 +140,6 @@ def watching(model: nn.Module, names: set[str], run: BlockRun) -> Iterator[None]
     finally:
         for handle in handles:
             handle.remove()
-
-
-@contextmanager
-def quiet() -> Iterator[None]:
-    """No gradients; the random streams of torch, numpy and Python are as before afterwards."""
-    import random
-
-    import numpy as np
-    import torch
-
-    python, legacy = random.getstate(), np.random.get_state()  # noqa: NPY002
-    try:
-        with torch.no_grad(), torch.random.fork_rng():
-            yield
-    finally:
-        random.setstate(python)
-        np.random.set_state(legacy)  # noqa: NPY002
 
 
 ROLES = {

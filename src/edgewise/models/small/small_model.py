@@ -17,6 +17,7 @@ from torch.overrides import TorchFunctionMode
 
 from edgewise.errors import BadInput
 from edgewise.models.small.sizes import DEPTH, WINDOW, WINDOWS, Scale, Tower, configs, small_config, towers
+from edgewise.models.state import random_streams
 from edgewise.nouns.knobs import DEEPEST as DEEPEST_CONFIG
 from edgewise.nouns.knobs import shown
 
@@ -77,7 +78,7 @@ class Blueprint:
     def build(self, scale: Scale, seed: int = 0) -> nn.Module:
         """A small model with random weights; its layers must be the first ones of the full depth."""
         config = self.small(scale)
-        with torch.random.fork_rng():
+        with random_streams():
             torch.manual_seed(seed)
             model: nn.Module = self.model_class(config).eval()
         for path, layers in self.lists.items():
