@@ -256,3 +256,35 @@ def test_two_softmaxes_of_the_same_heads_are_not_half_of_them_each() -> None:
     assert {attention.heads for attention, _ in edgewise.structure(model, ids).blocks} == {HEADS}
     entropy = edgewise.measure(model, ids).attention_entropy
     assert entropy is None or entropy.shape[-1] == HEADS
+
+
+TURNS = torch.polar(
+    torch.ones(4, WIDTH // HEADS // 2), torch.arange(4.0)[:, None] * torch.tensor([1, 0.3, 0.1, 0.03])
+)
+
+
+class Windows(Mix):
+    """Attention among four tokens at a time: as it is, with a bias, or with turned queries and keys."""
+
+    def __init__(self, positions: str) -> None:
+        super().__init__()
+        self.positions, self.table = positions, nn.Parameter(torch.randn(HEADS, 4, 4))
+
+    def forward(self, x: Tensor, allowed: Tensor | None = None) -> Tensor:  # noqa: ARG002
+        q, k, v = (heads(part.unflatten(1, (-1, 4)).flatten(0, 1)) for part in self.a(x).chunk(3, -1))
+        if self.positions == "rotary":
+            q, k = (
+                torch.view_as_real(torch.view_as_complex(t.unflatten(-1, (-1, 2))) * TURNS) for t in (q, k)
+            )
+            q, k = q.flatten(-2), k.flatten(-2)
+        scores = q @ k.mT / q.shape[-1] ** 0.5 + (self.table if self.positions == "bias" else 0.0)
+        mixed = (scores.softmax(-1) @ v).transpose(1, 2).flatten(2)
+        return self.z(mixed.unflatten(0, (len(x), -1)).flatten(1, 2))
+
+
+@pytest.mark.parametrize("positions", ["none", "bias", "rotary"])
+def test_positions_among_some_of_the_tokens(positions: str) -> None:
+    torch.manual_seed(0)
+    model, ids = Words(*(Block(Windows(positions), Think()) for _ in range(2))), torch.randint(64, (2, 16))
+    found = [attention.positions for attention, _ in edgewise.structure(model, ids).blocks]
+    assert found == [positions] * 2

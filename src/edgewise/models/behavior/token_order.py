@@ -18,7 +18,7 @@ from edgewise.models.behavior.experiment import TRACE_ENTRIES, Experiment, Site,
 from edgewise.models.behavior.graph import FLEX, FUSED, MULTIHEAD
 from edgewise.models.behavior.norms import exchanged
 from edgewise.models.behavior.record import Operation
-from edgewise.models.behavior.score_operands import HIDDEN, between_tokens, operands, tokens_of
+from edgewise.models.behavior.score_operands import HIDDEN, axes_of, between_tokens, operands, tokens_of
 from edgewise.models.behavior.trace import INPUT
 from edgewise.models.behavior.visibility import PREFIX, sight
 from edgewise.models.behavior.weight_calls import Edits
@@ -155,25 +155,37 @@ def _see_operands(site: Site, product: Operation, length: int) -> Callable[..., 
             *FUSED,
             "einsum",
         )  # a matrix product reads keys with their tokens last
-        turns = [_turned(query, length), _turned(key, length, tokens_last=turned_over)]
-        if (
-            query.dim() == 4 and length and length not in query.shape[1:]
-        ):  # tokens in chunks (entries, chunks, tokens, width)
-            turns = [_turned(query.flatten(1, 2)[:, :length], length)]
-        if None not in turns:
-            site.traits.rotary = next((t for t in ("rotary", "query or key", "scaled") if t in turns), "")
+        axes = axes_of(product, args, kwargs) if length else None
+        own = (None, None) if axes is None else (axes[0][0], axes[1][0])
+        turns = [_turned(query, length, own[0]), _turned(key, length, own[1], tokens_last=turned_over)]
+        before = [] if product == site.part.scores[0].product else [site.traits.rotary]
+        if None not in turns or before:
+            kinds = {*turns, *before}
+            named = next((t for t in ("rotary", "query or key", "scaled") if t in kinds), "")
+            site.traits.rotary = None if None in kinds else named
 
     return look
 
 
-def _turned(value: Tensor, length: int, tokens_last: bool = False) -> str | None:
-    """Return how queries of equal tokens differ between positions: not, by a rotation, by a factor, or otherwise."""
+def _turned(value: Tensor, length: int, own: int | None = None, tokens_last: bool = False) -> str | None:
+    """Return how queries of equal tokens differ between positions: not, by a rotation, by a factor, or otherwise.
+
+    own  the axis of the product's tokens; it counts where no axis has all of the stream's: windows of them, a picture
+         that was made smaller, or other keys, of which only what does not differ or is a rotation is certain
+    """
     axes = [axis for axis in range(value.dim()) if value.shape[axis] == length]
+    if not axes and own is not None:
+        found = _differ(value, own)
+        return found if found in ("", "rotary") else None
     if not axes:
         return None
     axis = axes[-1] if len(axes) == 1 or tokens_last or axes[-1] != value.dim() - 1 else axes[-2]
+    return _differ(value, axis)
+
+
+def _differ(value: Tensor, axis: int) -> str:
     moved = value.movedim(axis, 0).flatten(1)
-    if spread(_middle(moved)) < TURNED:
+    if len(moved) < FEWEST - 1 or spread(_middle(moved)) < TURNED:
         return ""
     feature = value.dim() - 1 if axis != value.dim() - 1 else value.dim() - 2
     norms = wide(value).norm(dim=feature, keepdim=True).movedim(axis, 0).flatten(1)
@@ -245,6 +257,8 @@ def _keep_bias(site: Site, scores: Tensor, length: int, whole: int, rotary: str 
     if own is not scores and rotary is None:  # a rotation that was not looked for moves scores too
         own = None
     site.traits.bias = None if own is None else _bias(own, length, rotary)
+    if site.traits.bias is None and rotary == "" and length == whole:
+        site.traits.bias = _uneven(wide(scores).flatten(0, -2))
     site.traits.bias_size = _bias_size(own, length) if own is not None and site.traits.bias else None
 
 
@@ -259,6 +273,16 @@ def _bias_size(scores: Tensor, length: int) -> float | None:
     return (
         float((squares[seen] / (counts[seen] - 1)).clamp(min=0).mean().sqrt()) if bool(seen.any()) else None
     )
+
+
+def _uneven(rows: Tensor) -> str | None:
+    """Tell if positions move scores of which each row has some of the tokens; None if a key beside them may."""
+    hidden = rows <= HIDDEN
+    most = rows.masked_fill(hidden, torch.nan).nanmedian(-1, keepdim=True).values
+    apart = ((rows - most).abs() > TURNED * most.abs().clamp_min(1e-3)) & ~hidden
+    if not bool(apart.any()):
+        return "" if bool((~hidden).sum(-1).gt(1).any()) else None
+    return "bias" if bool((2 * apart.sum(-1) >= (~hidden).sum(-1)).all()) else None
 
 
 def _bias(scores: Tensor, length: int, rotary: str | None) -> str | None:
