@@ -230,12 +230,13 @@ package(
         )
     ),
 )
-# modeling_gpt2.py 280-283: x + attn(ln_1(x)), x + mlp(ln_2(x)); matrices (in, out), 212; mask of -1e4, 221
+# modeling_gpt2.py 280-283: x + attn(ln_1(x)), x + mlp(ln_2(x)); matrices (in, out), 212; mask of -1e4, 221.
+# Its blocks are deep copies (527), and init_weights draws Linear and Embedding again (354), not its own Conv1D.
 package(
     "pytorch-pretrained-bert, GPT-2",
     "pytorch_pretrained_bert",
     "GPT2Model",
-    Truth(3),
+    Truth(3, copies=True),
     make=lambda kind: kind(
         importlib.import_module("pytorch_pretrained_bert").GPT2Config(
             WORDS, n_positions=TOKENS, n_ctx=TOKENS, n_embd=WIDTH, n_layer=3, n_head=HEADS
