@@ -323,7 +323,7 @@ WHOLE = {  # in brackets the goal
     "Any per hundred functions": 18,  # (10)
     "docstrings that begin as a question": 0,  # (0)
     "fmt: skip": 0,
-    "import_module": 3,  # the lazy door is not counted (0)
+    "import_module": 1,  # the lazy door of the commands; those of packages are not counted (0)
 }
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 from dataclasses import replace
-from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,9 @@ from edgewise.rehearsal.rate import Rate
 
 Base: Any = object  # without transformers the class exists, and raises when it is made
 if find_spec("transformers") is not None:
-    Base = import_module("transformers.trainer_callback").TrainerCallback
+    from transformers import trainer_callback
+
+    Base = trainer_callback.TrainerCallback
 
 OPEN: dict[Path, Watch] = {}  # by folder: watches of trainings that have not ended
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import warnings
 from collections.abc import Mapping
-from importlib import import_module
+from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -19,12 +19,15 @@ from edgewise.rehearsal.rate import Rate
 from edgewise.rehearsal.short_training import FRESH
 
 Base: Any = object  # without Lightning the class exists, and raises when it is made
-for _package in ("lightning.pytorch", "pytorch_lightning"):
-    try:
-        Base = import_module(f"{_package}.callbacks").Callback
-        break
-    except ImportError:
-        continue
+try:
+    from lightning.pytorch import callbacks
+
+    Base = callbacks.Callback
+except ImportError:
+    with suppress(ImportError):
+        from pytorch_lightning import callbacks as older_callbacks
+
+        Base = older_callbacks.Callback
 
 ATTRIBUTES = ("lr", "learning_rate")
 
