@@ -42,6 +42,11 @@ class Interrupts:
                 self._handlers[number] = handler
                 signal.signal(number, self._hold)
 
+    @property
+    def pending(self) -> bool:
+        """Tell if `check` has something to deliver or to raise."""
+        return bool(self._waiting) or self.exception is not None
+
     def check(self) -> None:
         """Run the handlers of the signals that arrived, at a safe moment, and raise what one of them raised.
 
@@ -127,8 +132,9 @@ def deferred() -> Iterator[Interrupts]:
 
 def check() -> None:
     """Deliver interrupts that wait; nothing outside `deferred()`."""
-    if _active and _in_main_thread():
-        _active[0].check()
+    for interrupts in _active:  # one at most, which may end meanwhile if this is another thread
+        if interrupts.pending and _in_main_thread():  # in this order: most calls have nothing to deliver
+            interrupts.check()
 
 
 def deferring(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:

@@ -208,10 +208,11 @@ def test_a_case_that_kills_its_worker_each_time_is_given_up_and_the_rest_is_meas
     monkeypatch.setattr(engine, "TRIES", 2)  # starting workers takes a second each time
     ends = "if case['x'] == 0:\n        import os\n        os._exit(9)\n    return"
     deadly = PARTS["measure"].replace("return", ends)
-    work = work_of(write_recipe(tmp_path, measure=deadly))
+    three = PARTS["cases"].replace("6", "3")  # each is tried alone, in a worker of its own
+    work = work_of(write_recipe(tmp_path, measure=deadly, cases=three))
     results = run(work, workers=2)
-    assert [result.case["x"] for result in results.cases] == [1, 2, 3, 4, 5]
-    assert (results.lost, results.missing, results.computed) == (1, 1, 5)
+    assert [result.case["x"] for result in results.cases] == [1, 2]
+    assert (results.lost, results.missing, results.computed) == (1, 1, 2)
 
 
 def test_a_fault_of_every_case_ends_the_run_soon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

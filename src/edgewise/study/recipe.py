@@ -12,6 +12,7 @@ import importlib.util
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -227,7 +228,7 @@ def read_heading(path: str | Path) -> Heading:
     """Return name and title of a recipe, from its place and docstring; raise if it lacks a function."""
     path = Path(path).resolve()
     _check(path)
-    return Heading(path, _name(path), _title(ast.get_docstring(_tree(path)), path))
+    return Heading(path, _name(path), _title(_outline(path)[1], path))
 
 
 def _name(path: Path) -> str:
@@ -267,17 +268,24 @@ def _check(path: Path) -> None:
 
 def _lacking(path: Path) -> list[str]:
     """Return the functions that a file does not define, read without running it."""
-    names = {node.name for node in _tree(path).body if isinstance(node, ast.FunctionDef)}
-    return [name for name in FUNCTIONS if name not in names]
+    return [name for name in FUNCTIONS if name not in _outline(path)[0]]
 
 
-def _tree(path: Path) -> ast.Module:
+def _outline(path: Path) -> tuple[frozenset[str], str | None]:
+    """Functions and docstring of a file."""
     with open_regular(path, LARGEST) as file:
         text = file.read()
     try:
-        return ast.parse(text, filename=str(path))
+        return _parsed(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         raise BadInput(f"{path} is not Python: {error}") from error
+
+
+@lru_cache(512)  # a list of recipes looks at each file three times
+def _parsed(text: bytes) -> tuple[frozenset[str], str | None]:
+    tree = ast.parse(text)
+    names = frozenset(node.name for node in tree.body if isinstance(node, ast.FunctionDef))
+    return names, ast.get_docstring(tree)
 
 
 def _where(error: BaseException) -> str:
