@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from edgewise.errors import BadInput
 from edgewise.integrations.callback import WatchingCallback
@@ -105,7 +105,7 @@ def learning_rate_for_trainer(
         rate = learning_rate(
             trainer.model,
             loader,
-            lambda model, batch: _trainer_loss(trainer, model, batch),
+            lambda model, batch: trainer.compute_loss(model, trainer._prepare_inputs(copy.copy(batch))),
             steps=steps,
             rates=rates,
             seed=seed,
@@ -117,11 +117,6 @@ def learning_rate_for_trainer(
             autocast=torch.bfloat16 if arguments.bf16 else torch.float16 if arguments.fp16 else None,
         )
     return replace(rate, notes=(*rate.notes, note)) if note else rate
-
-
-def _trainer_loss(trainer: Any, model: nn.Module, batch: object) -> Tensor:
-    value: Tensor = trainer.compute_loss(model, trainer._prepare_inputs(copy.copy(batch)))
-    return value
 
 
 def _optimizer(trainer: Any, model: nn.Module) -> torch.optim.Optimizer:

@@ -71,11 +71,10 @@ class LightningCallback(WatchingCallback, Base):
         if self.after_step(lambda: self._begin(trainer, pl_module)):
             trainer.should_stop = True
 
-    def on_train_end(self, trainer: object, pl_module: object) -> None:  # noqa: ARG002
+    def on_train_end(self, *_: object) -> None:
         self.end()
 
-    def on_exception(self, trainer: object, pl_module: object, exception: BaseException) -> None:  # noqa: ARG002
-        self.end()
+    on_exception = on_train_end
 
 
 class RehearseLearningRate(Base):

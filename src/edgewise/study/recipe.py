@@ -106,17 +106,23 @@ class Result:
 
 
 @dataclass(frozen=True)
-class Recipe:
-    """A loaded recipe: its file, its title, and its four functions behind checks."""
+class Heading:
+    """What a recipe's file says about itself, read without running it."""
 
     path: Path
     title: str
-    module: ModuleType
 
     @property
     def name(self) -> str:
         """paper/figure: also its place below the folder of runs."""
-        return _name(self.path)
+        return f"{self.path.parent.name}/{self.path.stem}"
+
+
+@dataclass(frozen=True)
+class Recipe(Heading):
+    """A loaded recipe: its file, its title, and its four functions behind checks."""
+
+    module: ModuleType
 
     def cases(self, scale: str = "small") -> list[Document]:
         """Return the cases of one scale as the store would give them back; duplicates and non-JSON are rejected."""
@@ -215,24 +221,11 @@ def load_recipe(path: str | Path) -> Recipe:
     return Recipe(path, _title(module.__doc__, path), module)
 
 
-@dataclass(frozen=True)
-class Heading:
-    """What a recipe's file says about itself, read without running it."""
-
-    path: Path
-    name: str
-    title: str
-
-
 def read_heading(path: str | Path) -> Heading:
     """Return name and title of a recipe, from its place and docstring; raise if it lacks a function."""
     path = Path(path).resolve()
     _check(path)
-    return Heading(path, _name(path), _title(_outline(path)[1], path))
-
-
-def _name(path: Path) -> str:
-    return f"{path.parent.name}/{path.stem}"
+    return Heading(path, _title(_outline(path)[1], path))
 
 
 def _title(docstring: str | None, path: Path) -> str:
