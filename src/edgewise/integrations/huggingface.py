@@ -51,7 +51,7 @@ class HuggingFaceCallback(WatchingCallback, Base):
         args: Any,
         state: Any,
         control: object,  # noqa: ARG002
-        model: Any = None,
+        model: nn.Module | None = None,
         **others: object,  # noqa: ARG002
     ) -> None:
         self.start(lambda: self._begin(args, state, model))
@@ -67,7 +67,9 @@ class HuggingFaceCallback(WatchingCallback, Base):
     def _goal(self, args: Any) -> Path:
         return Path(Path(args.output_dir) / "edgewise" if self.to is None else self.to).absolute()
 
-    def on_step_end(self, args: Any, state: Any, control: Any, model: Any = None, **others: object) -> None:  # noqa: ARG002
+    def on_step_end(
+        self, args: Any, state: Any, control: Any, model: nn.Module | None = None, **_: object
+    ) -> None:
         if self.after_step(lambda: self._begin(args, state, model)):
             control.should_training_stop = True
 

@@ -67,7 +67,7 @@ class LightningCallback(WatchingCallback, Base):
         assert self.handle is not None
         self.handle.log(loss=loss * trainer.accumulate_grad_batches)  # the trainer has divided it
 
-    def on_train_batch_end(self, trainer: Any, pl_module: Any, *others: object) -> None:  # noqa: ARG002
+    def on_train_batch_end(self, trainer: Any, pl_module: nn.Module, *others: object) -> None:  # noqa: ARG002
         if self.after_step(lambda: self._begin(trainer, pl_module)):
             trainer.should_stop = True
 

@@ -234,9 +234,7 @@ def _title(docstring: str | None, path: Path) -> str:
 
 
 def find_recipes(folder: str | Path) -> list[Path]:
-    """Return every file below the folder that means to be a recipe: it defines cases and measure, or is not even
-    Python.
-    """
+    """Return every file below the folder that defines cases and measure, or is not even Python."""
     found = []
     for path in sorted(Path(folder).rglob("*.py")):
         try:
