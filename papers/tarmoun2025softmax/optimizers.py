@@ -1,7 +1,8 @@
 """SGD against Adam on a convolutional net, a residual net and a transformer [opening observation of the talk].
 
 The same digits, tuned rates, full-batch and stochastic; on the best run of each: gradient imbalance, condition of the
-Hessian's diagonal, and sharpness along the step that was taken, so that the competing explanations can be compared.
+Hessian's diagonal, and sharpness along the step that was taken. Each explanation is judged apart, by the path of SGD
+against Adam's on the transformer (the limit was fixed when a referee had seen the sharpness in the record).
 """
 
 from __future__ import annotations
@@ -128,7 +129,8 @@ def claim(results: Sequence[Result]) -> Claim:
     observed = [_observation(results, batch) for batch in kinds] + [
         _difference(results, batch) for batch in kinds
     ]
-    return Claim.all([*observed, _explanations(results)])
+    explained = [_explanation(results, name, batch) for name in EXPLANATIONS for batch in kinds]
+    return Claim.all([*observed, *explained])
 
 
 def _scale(results: Sequence[Result]) -> str:
@@ -178,35 +180,47 @@ def _difference(results: Sequence[Result], batch: str) -> Claim:
     )
 
 
-def _explanations(results: Sequence[Result]) -> Claim:
-    """Along SGD's full-batch path: is any quantity worst on the transformer? Means of log10 over the looks."""
-    found = {}
-    for name in ("imbalance", "condition", "along_gradient"):
-        for network in NETWORKS:
-            runs = select(results, network=network, batch="full", optimizer="sgd")
-            values = np.array([r.value["geometry"][name] for r in runs])
-            found[f"{name}, {network}"] = float(np.mean(np.log10(np.maximum(np.abs(values), 1e-12))))
-    worst = {
-        name: max(NETWORKS, key=lambda n, name=name: found[f"{name}, {n}"])
-        for name in ("imbalance", "condition", "along_gradient")
+# By the explanation's name: the number along the path, the row, and the source's sentence.
+EXPLANATIONS = {
+    "imbalance": (
+        "A4",
+        "Along the path of SGD gradients are unbalanced between layers, and along Adam's they are not",
+    ),
+    "condition": (
+        "A5",
+        "On the path taken by SGD there is a large condition number, and on Adam's there is not",
+    ),
+    "along_update": (
+        "A6",
+        "The directional sharpness of the steps that SGD takes is large, and of Adam's it is not",
+    ),
+}
+TIMES = 3.0  # SGD's over Adam's, in the geometric mean over seeds, and above one in every seed
+
+
+def _explanation(results: Sequence[Result], name: str, batch: str) -> Claim:
+    """One explanation, on the transformer: SGD's path against Adam's, the mean of logarithms over the last looks."""
+    row, sentence = EXPLANATIONS[name]
+    means = {
+        optimizer: np.array(
+            [
+                np.mean(np.log10(np.maximum(np.abs(r.value["geometry"][name][1:]), 1e-12)))
+                for r in select(results, network="transformer", batch=batch, optimizer=optimizer)
+            ]
+        )
+        for optimizer in RATES
     }
-    words = {
-        "imbalance": "the imbalance of gradients",
-        "condition": "the stand-in for the condition number",
-        "along_gradient": "the sharpness along the gradient",
-    }
-    said = "; ".join(
-        f"{words[name]} is largest on the {network} (10^{found[f'{name}, {network}']:.1f})"
-        for name, network in worst.items()
-    )
-    held = all(network == "transformer" for network in worst.values())
+    gaps = means["sgd"] - means["adam"]
+    held = bool(gaps.min() > 0 and gaps.mean() > math.log10(TIMES))
+    each = ", ".join(f"{10**gap:.2g}" for gap in gaps)
     return Claim(
-        "Gradient imbalance, ill-conditioning and directional sharpness single out the transformer.",
-        f"Along SGD's full-batch path, means of log10: {said}.",
+        f"{sentence} [talk]; {batch} batch.",
+        f"On the transformer, SGD's over Adam's, by seed: {each}. Held: above one in every seed, and {TIMES:g} times in "
+        "the geometric mean.",
         _scale(results),
         decided(held, results, LONG),
-        found,
-        rows=("A4", "A5", "A6"),
+        {"log10 of SGD's over Adam's": gaps.tolist()},
+        rows=(row,),
     )
 
 

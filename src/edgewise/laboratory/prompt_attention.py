@@ -296,7 +296,7 @@ def prompt_of_ratio(model: PromptAttention, direction: Tensor, ratio: float) -> 
 
 @dataclass(frozen=True)
 class Certificate:
-    """What the initialization promises under gradient descent with step 1/L, and whether the promise is valid."""
+    """What the initialization promises under gradient descent with a step below 2/L, and whether it is valid."""
 
     attention_lipschitz: float  # Gamma: |Phi(p) - Phi(p')| <= Gamma |p - p'|
     feature_bound: float  # B >= |Phi(p)|_F for every p
@@ -308,6 +308,7 @@ class Certificate:
     smoothness: float  # L
     prompt_path: float  # bound on the length of the path of p
     largest_log_ratio: float  # bound on log(max s / min s) of every sample, at all times
+    share: float = 1.0  # the step in units of 1/L
 
     @property
     def applies(self) -> bool:
@@ -316,12 +317,12 @@ class Certificate:
 
     @property
     def step(self) -> float:
-        return 1 / self.smoothness
+        return self.share / self.smoothness
 
     @property
     def rate(self) -> float:
-        """Loss_{t+1} <= rate Loss_t with step 1/L, if it applies: 1 - mu/L."""
-        return 1 - self.polyak_lojasiewicz / self.smoothness
+        """Loss_{t+1} <= rate Loss_t, if it applies: 1 - eta (2 - eta L) mu; 1 - mu/L for the step 1/L."""
+        return 1 - self.share * (2 - self.share) * self.polyak_lojasiewicz / self.smoothness
 
     def __str__(self) -> str:
         if self.applies:
@@ -351,13 +352,18 @@ def output_curvatures(model: PromptAttention, value_bound: float) -> Tensor:
     return attention_slopes(model) + diameters(model.tokens) * value_bound * variance
 
 
-def certificate(model: PromptAttention, p: Tensor, v: Tensor, loss: ConvexLoss = SQUARED) -> Certificate:
-    """Return every constant of the theorem, computed at the initialization (p, v), for the step 1/L (so that c
-    = 1/2).
+def certificate(
+    model: PromptAttention, p: Tensor, v: Tensor, loss: ConvexLoss = SQUARED, share: float = 1.0
+) -> Certificate:
+    """Return every constant of the theorem, computed at the initialization (p, v), for the step share/L.
+
+    share: between 0 and 2, since the theorem is about steps below 2/L; c = 1 - share/2.
     """
+    if not 0 < share < 2:
+        raise BadInput(f"share is {share!r}. The theorem is about steps between 0 and 2 in units of 1/L.")
     if model.outputs != 1:
         raise BadInput(f"the theorem is about one output, the model has {model.outputs}.")
-    c, (m, M) = 0.5, loss.curvatures
+    c, (m, M) = 1 - share / 2, loss.curvatures
     Gamma = float(attention_slopes(model).norm())
     B = float(model.tokens.norm(dim=-1).amax(-1).norm())
     features = model.features(p)  # (N, d): more samples than coordinates have no N-th singular value
@@ -371,4 +377,4 @@ def certificate(model: PromptAttention, p: Tensor, v: Tensor, loss: ConvexLoss =
     L = M * (V**2 * Gamma**2 + B**2) + bend if math.isfinite(V) else math.inf
     of_prompt = min(Gamma * V * math.sqrt(M) * r0 / (mu * c), path) if mu else math.inf
     bound = float(diameters(model.keys).amax()) * (float(p.norm()) + R)
-    return Certificate(Gamma, B, sigma, R, mu, r0, V, L, of_prompt, bound)
+    return Certificate(Gamma, B, sigma, R, mu, r0, V, L, of_prompt, bound, share)
