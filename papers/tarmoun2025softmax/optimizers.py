@@ -215,8 +215,8 @@ def _explanation(results: Sequence[Result], name: str, batch: str) -> Claim:
     each = ", ".join(f"{10**gap:.2g}" for gap in gaps)
     return Claim(
         f"{sentence} [talk]; {batch} batch.",
-        f"On the transformer, SGD's over Adam's, by seed: {each}. Held: above one in every seed, and {TIMES:g} times in "
-        "the geometric mean.",
+        f"On the transformer, SGD's over Adam's, by seed: {each}. Held: above one in every seed, and {TIMES:g} times "
+        "in the geometric mean.",
         _scale(results),
         decided(held, results, LONG),
         {"log10 of SGD's over Adam's": gaps.tolist()},

@@ -98,9 +98,7 @@ def _feature(model: PromptAttention, p: Any) -> float:
 
 def claim(results: Sequence[Result]) -> Claim:
     large = [r for r in results if r.case["tokens"] == r.case["width"]]
-    return Claim.all(
-        [_both(large), _linear(large), _flat(large), _certified([r for r in results if r not in large])]
-    )
+    return Claim.all([_both(large), _linear(large), _flat(large)])
 
 
 def under() -> list[Result]:
@@ -192,28 +190,6 @@ def _flat(large: Sequence[Result]) -> Claim:
         decided(held, large, 100, "samples"),
         {name: _of(runs, "student") for name, runs in by_width(large).items()},
         rows=("A14", "A31", "A34"),
-    )
-
-
-def _certified(tiny: Sequence[Result]) -> Claim:
-    kept = all(r.value["worst_factor"] <= r.value["promised"] for r in tiny if r.value["certified"])
-    counts = {
-        f"keys x {k:g}": sum(r.value["certified"] for r in select(tiny, keys=k)) for k in (1.0, 1e-2, WEAK)
-    }
-    weak = [r for r in select(tiny, keys=WEAK) if r.value["certified"]]
-    pairs = ", ".join(
-        f"{r.value['promised']:.5f} promised, {r.value['worst_factor']:.5f} the worst seen" for r in weak
-    )
-    applied = ", ".join(f"{count} with {name}" for name, count in counts.items())
-    applies_to_ordinary = counts["keys x 1"] > 0
-    return Claim(
-        "A condition on the initialization guarantees the rate a priori [talk].",
-        f"It applied to {applied}, of 3 seeds each: only when the logits are scaled down. Where it applied every step "
-        f"kept it ({pairs}).",
-        "N = 10, n = 6, d = 40, 3 seeds",
-        decided(kept and applies_to_ordinary, tiny, 400),
-        {"applied": counts, "kept": kept},
-        rows=("A13",),
     )
 
 
