@@ -169,17 +169,18 @@ class Alarm:
         lines = [f"ALARM at step {self.step}: {title}{where}, since step {self.since}.", f"  {self.what}"]
         if self.cause:
             lines.append(f"  Cause: {self.cause}")
+        lines += [f"  Try:   {self.try_next}", f"  Means: {MEANING[self.kind]}"]
         if self.first:
             lines.append(f"  First: {self.first}")
             lines += [f"  Then:  {line}" for line in self._later()[:3]]
-        lines += [f"  Means: {MEANING[self.kind]}", f"  Try:   {self.try_next}"]
         if self.could_be:
             lines.append(f"  Could{' also' if self.cause else ''} be: {'; '.join(self.could_be)}.")
         if self.ruled_out:
             lines.append(f"  Ruled out: {'; '.join(self.ruled_out)}.")
         if self.rows and self.order:
             lines.append(
-                f"  Rests on {self.rows} rows; thresholds allow for the {self.series} series watched."
+                f"  Rests on {self.rows} rows; thresholds allow for the {self.series} series watched "
+                "(t: a change over its standard error)."
             )
         return "\n".join(lines)
 
