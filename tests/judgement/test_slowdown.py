@@ -65,6 +65,6 @@ def test_without_a_stream_that_is_added_to_nothing_is_said(source: object) -> No
 def test_the_screen_says_on_how_many_networks_it_rests_and_what_was_not_seen() -> None:
     said, table = " ".join(str(judged(depth=2)).split()), slowdown_table()
     assert "nothing seen prevents it" in said
-    assert "as many steps as a sound start of its shape" in said
+    assert "as many steps as a well initialized network of its shape" in said
     assert f"tried on {table['networks']} networks of {table['range']['blocks'][0]} to " in said
     assert "weights, last layer and data are not seen" in said

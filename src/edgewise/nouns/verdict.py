@@ -268,8 +268,8 @@ class Slowdown:
         times = "About as many steps" if near else f"About {self.value:.1f} times as many steps"
         cause = f", because {self.cause}" if self.cause else ""
         return (
-            f"{times} as a sound start of its shape ({self.low:.1f} to {self.high:.1f} times){cause}; tried on "
-            f"{self.tried}."
+            f"{times} as a well initialized network of its shape ({self.low:.1f} to {self.high:.1f} times){cause}; "
+            f"tried on {self.tried}."
         )
 
 
