@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from edgewise.models.config.families import encoders, gpt, llama
+from edgewise.models.config.families import decoders, encoders
 from edgewise.models.config.reader import DEPTH_KEYS, ConfigReader
 from edgewise.nouns.architecture import Architecture, transformer
 
@@ -19,25 +19,25 @@ if TYPE_CHECKING:
 
 Family = Callable[[ConfigReader], dict[str, Any]]
 FAMILIES: dict[str, Family] = {
-    "gpt2": gpt.gpt2,
-    "opt": gpt.opt,
-    "gpt_neox": gpt.gpt_neox,
-    "phi": gpt.phi,
-    "falcon": gpt.falcon,
-    "llama": llama.llama,
-    "mistral": llama.mistral,
-    "qwen2": llama.qwen2,
-    "qwen3": llama.qwen3,
-    "phi3": llama.phi3,
-    "olmo2": llama.olmo2,
-    "granite": llama.granite,
-    "gemma2": llama.gemma2,
-    "gemma3_text": llama.gemma3,
-    "gemma3": llama.gemma3,
-    "mixtral": llama.mixtral,
-    "qwen3_moe": llama.qwen3_moe,
-    "deepseek_v3": llama.deepseek_v3,
-    "gpt_oss": llama.gpt_oss,
+    "gpt2": decoders.gpt2,
+    "opt": decoders.opt,
+    "gpt_neox": decoders.gpt_neox,
+    "phi": decoders.phi,
+    "falcon": decoders.falcon,
+    "llama": decoders.llama,
+    "mistral": decoders.mistral,
+    "qwen2": decoders.qwen2,
+    "qwen3": decoders.qwen3,
+    "phi3": decoders.phi3,
+    "olmo2": decoders.olmo2,
+    "granite": decoders.granite,
+    "gemma2": decoders.gemma2,
+    "gemma3_text": decoders.gemma3,
+    "gemma3": decoders.gemma3,
+    "mixtral": decoders.mixtral,
+    "qwen3_moe": decoders.qwen3_moe,
+    "deepseek_v3": decoders.deepseek_v3,
+    "gpt_oss": decoders.gpt_oss,
     "bert": encoders.bert,
     "roberta": encoders.bert,
     "modernbert": encoders.modernbert,
