@@ -89,6 +89,18 @@ def test_every_recipe_states_its_tolerance_and_can_be_compared(path: Path) -> No
     assert max((len(text.split()) for text in texts(compared)), default=0) <= 12, "sentences are not compared"
 
 
+def test_a_recipe_whose_result_is_not_committed_yet_is_listed_and_fails_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Criteria are committed before their runs, so that such a recipe is no mistake."""
+    path = write_recipe(tmp_path, head=PARTS["head"] + "TOLERANCE = 0.01\n")
+    monkeypatch.setattr(canary, "ROOT", tmp_path)
+    for options in ([], ["--whole"]):
+        monkeypatch.setattr("sys.argv", ["canary", "--workers", "1", *options, str(path)])
+        assert canary.main() == 0
+        assert "(no result is committed)" in capsys.readouterr().out
+
+
 def test_the_cheapest_case_is_measured_again(tmp_path: Path) -> None:
     head = PARTS["head"] + "TOLERANCE = 0.01\n"
     path = write_recipe(tmp_path, head=head)

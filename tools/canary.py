@@ -176,19 +176,19 @@ def committed_records(path: Path, scale: str = "full") -> list[Record]:
 
 
 def cheapest(path: Path) -> Outcome | None:
-    """The cheapest committed case, of the small scale if that is committed; None if it costs too much."""
+    """The cheapest committed case, of the small scale if that is committed; None if it costs too much or none is."""
     records = committed_records(path, "small") or committed_records(path)
-    record = min(records, key=lambda each: each.seconds)
-    if record.seconds > DEAREST:
+    record = min(records, key=lambda each: each.seconds, default=None)
+    if record is None or record.seconds > DEAREST:
         return None
     recipe = load_recipe(path)
     return compare(recipe, [record], [measured(recipe, dumps(record.case))])
 
 
 def whole(path: Path) -> Outcome | None:
-    """Every case measured again, in a run folder that is gone on with; None if that costs too much."""
+    """Every case measured again, in a run folder that is gone on with; None if that costs too much or none is committed."""
     before = committed_records(path)
-    if sum(record.seconds for record in before) > WHOLE:
+    if not before or sum(record.seconds for record in before) > WHOLE:
         return None
     recipe = load_recipe(path)
     work = Work.of(recipe, "full", FOLDER)
@@ -242,7 +242,8 @@ def main() -> int:
         for path, outcome in zip(paths, stream, strict=True):
             bar.count("canary", len(outcomes) + len(left), len(paths))
             if outcome is None:
-                left.append(f"{path.relative_to(ROOT)} (too long)")
+                why = "too long" if committed_records(path) else "no result is committed"
+                left.append(f"{path.relative_to(ROOT)} ({why})")
                 continue
             outcomes.append(outcome)
             print(outcome, flush=True)
