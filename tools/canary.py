@@ -186,7 +186,7 @@ def cheapest(path: Path) -> Outcome | None:
 
 
 def whole(path: Path) -> Outcome | None:
-    """Every case measured again, in a run folder that is gone on with; None if that costs too much or none is committed."""
+    """Every case measured again, in a run folder that is gone on with; None if too dear or none is committed."""
     before = committed_records(path)
     if not before or sum(record.seconds for record in before) > WHOLE:
         return None
