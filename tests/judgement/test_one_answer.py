@@ -210,7 +210,7 @@ def test_a_measurement_without_description_has_a_probability_of_its_own() -> Non
     trace = edgewise.predict(edgewise.transformer(depth=8, tokens=16))
     verdict = edgewise.judge(replace(trace, architecture=None))
     assert verdict.probability is not None and verdict.probability.forgetting is None
-    assert any("not recognised" in phrase for phrase in verdict.probability.outside)
+    assert any("not recognized" in phrase for phrase in verdict.probability.outside)
 
 
 def test_a_small_start_of_a_class_token_is_slow_and_others_are_not() -> None:

@@ -23,7 +23,7 @@ def test_architecture_trace_and_verdict() -> None:
     network = edgewise.transformer(depth=24, norm="post", tokens=32).replace(name="mine")
     trace = edgewise.predict(network)
     verdict = edgewise.judge(trace)
-    assert "mine · 24 blocks" in shown(network) and "where the norms stand" in shown(network)
+    assert "mine · 24 blocks" in shown(network) and "position of the norm" in shown(network)
     assert "Norm of the stream" in shown(trace) and "1e" not in shown(network)
     assert all(sentence in shown(verdict) for sentence in wording.sentences(verdict))
     assert wording.then(verdict.remedies[0]) in shown(verdict)

@@ -166,7 +166,7 @@ def test_a_worker_of_another_version_does_not_measure(tmp_path: Path) -> None:
     work.records.mkdir(parents=True)
     job = engine.RunJob(str(work.recipe.path), str(work.records), "", version="0.0.9")
     done = engine.work(job, work.cases[0])
-    assert f"A worker has edgewise {edgewise.__version__}, the run has 0.0.9" in done.refusal
+    assert f"A worker has edgewise {edgewise.__version__}, the run has 0.0.9" in done.rejected
     assert lines(work) == 0
 
 
@@ -174,10 +174,10 @@ def test_a_recipe_that_is_edited_during_a_run_is_named(tmp_path: Path) -> None:
     work = work_of(write_recipe(tmp_path))
     work.records.mkdir(parents=True)
     job = engine.RunJob(str(work.recipe.path), str(work.records), engine.source_of(work.recipe.path))
-    assert not engine.work(job, work.cases[0]).refusal
+    assert not engine.work(job, work.cases[0]).rejected
     write_recipe(tmp_path, helper="def square(x):\n    return 3 * x * x\n")
     engine._recipe.cache_clear()  # as in a worker that starts now
-    assert "was edited since the run began" in engine.work(job, work.cases[1]).refusal
+    assert "was edited since the run began" in engine.work(job, work.cases[1]).rejected
     assert lines(work) == 1
 
 

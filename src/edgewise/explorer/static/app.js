@@ -44,7 +44,8 @@ function addressOf(name, state) {
 function current() {
   const [name, query = ""] = location.hash.slice(2).split(/\?(.*)/s);
   const state = Object.fromEntries(new URLSearchParams(query));
-  const named = state.preset || state.file || !OF_A_NETWORK.includes(name);
+  const plain = name === "flow" && Object.keys(state).length; // sliders of the plain block, which has no name
+  const named = state.preset || state.file || plain || !OF_A_NETWORK.includes(name);
   return { view: VIEWS.find(([each]) => each === name), name, state: named ? state : { ...shared, ...state } };
 }
 

@@ -55,6 +55,7 @@ export async function open(root, address, setState) {
     pair.className = `reliefs ${answer.planes.length === 2 ? "two" : ""}`;
     pair.replaceChildren(...answer.planes.map((plane) => element("div", {}, element("h2", { textContent: plane.name }), surface(plane))));
     tables.replaceChildren(...answer.planes.flatMap((plane) => [element("h2", { textContent: plane.name }), element("table", { className: "figures" }, ...figures(plane.figures)), ...(plane.note ? [element("p", { className: "hint", textContent: plane.note })] : [])]));
+    if (!listing.planes.length) tables.append(element("h2", { textContent: "Your own planes" }), element("p", { textContent: listing.empty }), code());
     sliders.show([{ knob: "turn", label: "turn", low: -180, high: 180, step: 1, value: view.turn, format: (v) => `${v}°` }, { knob: "tilt", label: "tilt", low: 5, high: 85, step: 1, value: view.tilt, format: (v) => `${v}°` }]);
     drawScale();
     redraw();
@@ -117,15 +118,19 @@ export async function open(root, address, setState) {
     state.hidden = false;
   }
 
+  function code() {
+    const lines = element("pre", { textContent: listing?.code ?? "", tabIndex: 0 });
+    lines.setAttribute("aria-label", "Code that computes a plane");
+    return lines;
+  }
+
   function empty() {
     answer = null;
     pair.replaceChildren();
     tables.replaceChildren();
     words.textContent = listing?.caption ?? "";
-    const code = element("pre", { textContent: listing?.code ?? "", tabIndex: 0 });
-    code.setAttribute("aria-label", "Code that computes a plane");
     const example = element("button", { type: "button", textContent: "Show an example", onclick: () => { [chosen.left, chosen.right] = [listing.examples.at(-1), ""]; offer(); question(); } });
-    message("", listing?.planes.length ? "Choose a plane" : "No planes yet", listing?.planes.length ? "The planes of this folder are listed on the left." : listing?.empty ?? "", ...(listing?.planes.length ? [] : [code, example]));
+    message("", listing?.planes.length ? "Choose a plane" : "No planes yet", listing?.planes.length ? "The planes of this folder are listed on the left." : listing?.empty ?? "", ...(listing?.planes.length ? [] : [code(), example]));
     card.show("no plane yet", "Waiting for a plane", "Its surface and figures of roughness appear here; two planes are drawn side by side on equal scales.", "undecided");
   }
 
