@@ -118,8 +118,8 @@ def test_what_did_not_hold_has_a_counterexample() -> None:
         ("experiments/x/y", "It converges.", False, "not held", True),
         ("experiments/x/y", "It converges [talk].", False, "not held", False),
         (
-            "papers/tarmoun2025softmax/over_parametrized",
-            "A condition on the initialization guarantees the rate a",
+            "papers/tarmoun2025softmax/opening_figure",
+            "On LeNet-5 and ResNet-18 SGD performs at the level of Adam",
             False,
             "depends on the reading",
             False,

@@ -69,7 +69,7 @@ def stamps() -> dict[str, tuple[str, str, str, float]]:
             if ".small" not in file.name:
                 first, *cases = map(json.loads, file.read_text().splitlines())
                 stamp, seconds = first["stamp"], sum(case.get("seconds") or 0.0 for case in cases)
-                name = str(file.relative_to(ROOT)).replace("recorded/", "").removesuffix(".jsonl")
+                name = str(file.relative_to(ROOT)).replace("recorded/", "").removesuffix(".jsonl") + ".py"
                 rows[name] = (stamp["date"], stamp["commit"], stamp["torch"], seconds / 60)
     return rows
 

@@ -145,7 +145,7 @@ def test_everything_that_moved_is_printed_once() -> None:
     alarm = Alarm(
         AlarmKind.BAD_BATCH, 9, "", None, 9, "It is up.", "nothing moved before.", ("loss grew", "norm grew")
     )
-    assert "  Then:  loss grew\n  Then:  norm grew\n" in str(alarm)
+    assert "  Then:  loss grew\n  Then:  norm grew" in str(alarm)
     assert str(replace(alarm, first="loss grew. That points to data.")).count("loss grew") == 1
 
 

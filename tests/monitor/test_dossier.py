@@ -242,7 +242,7 @@ def test_an_alarm_is_written_down_where_its_dossier_cannot_be(tmp_path: Path) ->
     with watch(model, everything=True, to=run, criterion=criterion, quiet=True) as handle:
         train(model, 2, criterion)
         handle._guarded(
-            handle._raise, Alarm(AlarmKind.LOGIT_GROWTH, 1, "", None, 1, "It grows.", "attention")
+            handle._raise, Alarm(AlarmKind.DEAD_HEAD, 1, "", None, 1, "It grows.", "attention")
         )
         train(model, 2, criterion)
     assert not handle.error and handle.step == 4

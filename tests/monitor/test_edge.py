@@ -92,6 +92,6 @@ def test_stored_rows_give_the_same_alarms_again(tmp_path: Path) -> None:
     model, criterion = encoder(), nn.CrossEntropyLoss()
     options = {"everything": True, "criterion": criterion, "quiet": True, "rate": rehearsed(1e-6)}
     with edgewise.watch(model, to=tmp_path, **options) as handle:  # type: ignore[arg-type]
-        train(model, 45, criterion)
+        train(model, 45, criterion, rate=0.1)
     said = [(alarm.kind, alarm.step, alarm.what) for alarm in handle.alarms]
     assert said and said == [(alarm.kind, alarm.step, alarm.what) for alarm in alarms_again(tmp_path)]

@@ -282,7 +282,7 @@ def _remarks(branch: Branch) -> Iterator[str]:
             )
         if branch.products > 1:
             yield f"{branch.products} products of queries and keys"
-        if any("no mean of values" in reason for reason in branch.not_read):
+        if any("not a mean of values" in reason for reason in branch.not_read):
             yield "gives no mean of values"
         if branch.softmax and not branch.products:
             yield "its scores are not a product of queries and keys alone"
