@@ -241,9 +241,7 @@ def test_an_alarm_is_written_down_where_its_dossier_cannot_be(tmp_path: Path) ->
     (run / "dossiers").write_text("in the way")
     with watch(model, everything=True, to=run, criterion=criterion, quiet=True) as handle:
         train(model, 2, criterion)
-        handle._guarded(
-            handle._raise, Alarm(AlarmKind.DEAD_HEAD, 1, "", None, 1, "It grows.", "attention")
-        )
+        handle._guarded(handle._raise, Alarm(AlarmKind.DEAD_HEAD, 1, "", None, 1, "It grows.", "attention"))
         train(model, 2, criterion)
     assert not handle.error and handle.step == 4
     kinds = [event["kind"] for event in Run(run).events()]
