@@ -28,7 +28,6 @@ FLOORS = {
         "activations",
         "arrays",
         "interrupts",
-        "user_code",
     },
     1: {"theory", "stability", "models", "nets"},
     2: {"audit", "probe", "optim", "landscape", "laboratory"},

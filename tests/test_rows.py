@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from edgewise.study.readings import judgement
+from edgewise.study.results_file import judgement
 from tools.rows_page import PAGE, PICTURES, answers, counterexamples, page, rows, statements
 
 ROOT = Path(__file__).parents[1]

@@ -18,7 +18,7 @@ from typing import Any
 
 import yaml
 
-from edgewise.study.readings import Judgement, judgement, learned
+from edgewise.study.results_file import Judgement, judgement, learned
 
 ROOT = Path(__file__).parents[1]
 PAGE, PICTURES = ROOT / "research" / "rows.md", ROOT / "docs" / "images" / "rows"

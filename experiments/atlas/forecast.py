@@ -23,7 +23,7 @@ from sklearn.linear_model import LinearRegression
 from sklearn.metrics import roc_auc_score
 
 import edgewise.judgement
-from edgewise.judgement.slowdown import LONGEST, TABLE, StartParts
+from edgewise.judgement.outcome import LONGEST, SLOWDOWN_TABLE, StartParts
 from edgewise.nouns.trace import FirstLoss
 
 from . import report, run, train
@@ -242,7 +242,7 @@ def main() -> None:
     every = rows()
     print("\n".join(lines(every)))
     if options.write:
-        path = Path(edgewise.judgement.__file__).parent / TABLE
+        path = Path(edgewise.judgement.__file__).parent / SLOWDOWN_TABLE
         path.write_text(json.dumps(table(every), indent=2) + "\n")
 
 

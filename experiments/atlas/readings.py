@@ -15,9 +15,8 @@ from torch import nn
 
 import edgewise
 from edgewise.errors import BadInput
-from edgewise.judgement.probability import score_of
+from edgewise.judgement.outcome import parts_of, score_of
 from edgewise.judgement.profile import read
-from edgewise.judgement.slowdown import parts_of
 
 from .data import Data, data
 from .train import build

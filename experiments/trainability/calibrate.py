@@ -13,7 +13,7 @@ from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from edgewise.judgement.probability import TABLE
+from edgewise.judgement.outcome import TABLE
 
 from .fits import Logistic, fit_logistic
 from .scores import combined

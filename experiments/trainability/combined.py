@@ -17,8 +17,8 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from edgewise.judgement.probability import RiskScore
-from edgewise.judgement.probability import chance as chance_of_start
+from edgewise.judgement.outcome import RiskScore
+from edgewise.judgement.outcome import chance as chance_of_start
 from edgewise.rehearsal.prospect import CERTAIN, FAILS_UP_TO, LEAST_FALL, TRAINS_FROM
 
 from .calibrate import Sample, sample

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from edgewise.arrays import Array
-from edgewise.judgement.probability import forgotten
+from edgewise.judgement.outcome import forgotten
 from edgewise.nouns.trace import Trace
 from edgewise.probe.measure import measure
 from edgewise.study.tasks import Task

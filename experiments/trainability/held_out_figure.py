@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from edgewise.judgement.verdict_limits import OUTCOME_BANDS
+from edgewise.judgement.outcome import OUTCOME_BANDS
 from edgewise.present import Curve, Panel, Sheet
 from edgewise.study.recipe import Result
 

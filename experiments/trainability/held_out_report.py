@@ -18,9 +18,8 @@ import numpy as np
 from edgewise.arrays import Array
 from edgewise.judgement.findings import SLOWER, FindingEvidence, find
 from edgewise.judgement.judge import NEVER
-from edgewise.judgement.probability import risks, score_of, training_probability
+from edgewise.judgement.outcome import outcome_of, risks, score_of, training_probability, why_open
 from edgewise.judgement.profile import read
-from edgewise.judgement.verdict_limits import outcome_of, why_open
 from edgewise.nouns.verdict import Kind, Outcome, Probability
 from edgewise.study.recipe import Claim, Result
 

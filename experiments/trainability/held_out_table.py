@@ -11,7 +11,7 @@ import numpy as np
 
 from edgewise.arrays import Array
 from edgewise.judgement.comparison import departure
-from edgewise.judgement.probability import RiskScore, score_of
+from edgewise.judgement.outcome import RiskScore, score_of
 from edgewise.judgement.profile import read
 from edgewise.nouns.architecture import Architecture
 from edgewise.nouns.trace import GRADIENTS, Provenance, Trace

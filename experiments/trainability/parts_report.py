@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from edgewise.judgement.verdict_limits import OUTCOME_BANDS
+from edgewise.judgement.outcome import OUTCOME_BANDS
 
 from .calibrate import Sample, sample
 from .fits import Logistic, fit_logistic

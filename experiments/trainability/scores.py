@@ -4,7 +4,7 @@ With e the separation 1 - c, q the norm and g the gradient at block l of L:
 
     A = log e_L - log e_0        G = log |g_0|^2 - log |g_L|^2        G_rel = G + log q_0 - log q_L
 
-and F the log-share of the stream that is no longer the input (`edgewise.judgement.probability`).
+and F the log-share of the stream that is no longer the input (`edgewise.judgement.outcome`).
 
 `span` is "total", "layer" (divided by L) or "half" (twice the change over the second half).
 """

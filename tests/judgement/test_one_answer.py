@@ -16,7 +16,7 @@ from torch import nn
 
 import edgewise
 from edgewise.errors import BadInput
-from edgewise.judgement.verdict_limits import OUTCOME_BANDS, band, outcome_of, why_open
+from edgewise.judgement.outcome import OUTCOME_BANDS, band, outcome_of, why_open
 from edgewise.nouns.trace import Trace
 from edgewise.nouns.verdict import Kind, Outcome, Probability, Verdict
 

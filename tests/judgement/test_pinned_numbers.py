@@ -14,17 +14,18 @@ import pytest
 
 from edgewise.judgement.findings import FindingEvidence, beside_the_score
 from edgewise.judgement.judge import judge
-from edgewise.judgement.probability import (
+from edgewise.judgement.outcome import (
     BEYOND,
     CERTAIN,
     RiskScore,
+    band,
     calibration,
     chance,
     score_of,
+    why_open,
     written_by_attention,
 )
 from edgewise.judgement.profile import profile, read
-from edgewise.judgement.verdict_limits import band, why_open
 from edgewise.nouns.architecture import Perceptron, transformer
 from edgewise.nouns.trace import FirstLoss, Provenance, Trace
 from edgewise.nouns.verdict import FindingSeverity, Kind, Outcome, Probability

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import edgewise
-from edgewise.judgement.probability import (
+from edgewise.judgement.outcome import (
     RiskScore,
     calibration,
     forgotten,

@@ -9,8 +9,7 @@ from itertools import product
 import pytest
 
 import edgewise
-from edgewise.judgement.slowdown import LONGEST, StartParts, log_slowdown, slowdown_table
-from edgewise.judgement.verdict_limits import SLOW, outcome_of
+from edgewise.judgement.outcome import LONGEST, SLOW, StartParts, log_slowdown, outcome_of, slowdown_table
 from edgewise.nouns.verdict import Kind, Outcome, Probability, Slowdown, Verdict
 
 

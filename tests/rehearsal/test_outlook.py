@@ -11,7 +11,7 @@ import pytest
 from scipy import stats
 
 import edgewise
-from edgewise.judgement.verdict_limits import OUTCOME_BANDS, band
+from edgewise.judgement.outcome import OUTCOME_BANDS, band
 from edgewise.nouns.verdict import Outcome, Probability
 from edgewise.rehearsal import Moment, Prospect, Rate, Rehearsal, outlook
 from edgewise.rehearsal.ladder import NOISE

@@ -15,8 +15,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, redirect_stdout
 from typing import TYPE_CHECKING, Any, TextIO
 
-from edgewise.errors import BadInput
-from edgewise.user_code import line_of
+from edgewise.errors import BadInput, user_line
 
 if TYPE_CHECKING:
     from edgewise.nouns.verdict import Outcome
@@ -63,7 +62,7 @@ def ending(error: BaseException) -> tuple[int, str]:
         return BAD_INPUT, str(error)
     if isinstance(error, SystemExit):
         return BAD_INPUT, _ended(error)
-    if place := line_of(error):
+    if place := user_line(error):
         return BAD_INPUT, f"your code raised {_words(error)} ({place}){_hint()}"
     if message := _of_the_system(error):
         return BAD_INPUT, message
@@ -72,7 +71,7 @@ def ending(error: BaseException) -> tuple[int, str]:
 
 def _ended(error: SystemExit) -> str:
     code = "" if error.code is None else repr(error.code)
-    place = line_of(error)
+    place = user_line(error)
     return (
         f"your code called sys.exit({code}){f' ({place})' if place else ''}, so there is no answer. "
         "Let it return, or raise an exception that says what is wrong."

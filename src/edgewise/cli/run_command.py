@@ -209,7 +209,7 @@ def print_text(plan: Work, outcome: Results, claim: Claim | None, folder: Path) 
 
 def _readings(plan: Work, claim: Claim) -> Iterator[str]:
     """Yield how a source's statements that did not hold were read, and what that makes of them."""
-    from edgewise.study.readings import judgement, recipe_key
+    from edgewise.study.results_file import judgement, recipe_key
 
     for part in claim.parts or (claim,):
         judged = judgement(recipe_key(plan.recipe.path), part.to_dict())

@@ -62,8 +62,8 @@ WITHOUT_POSITIONS = (
 
 
 @dataclass(frozen=True, eq=False)
-class PhaseDiagram:
-    """Arrays are (y, x). phase: -1 ordered, 0 undecided, 1 chaotic.
+class PhaseDiagram(Exponents):
+    """The exponents as arrays (y, x). phase: -1 ordered, 0 undecided, 1 chaotic.
 
     share, outcome: the probability of training and its band, 0 trains, 1 risky, 2 will not train; None if they were
     not asked for (`edgewise.judgement.grid` works them out).
@@ -75,14 +75,6 @@ class PhaseDiagram:
     y_name: str
     x: Array
     y: Array
-    angle: Array
-    near_angle: Array
-    near_gradient: Array
-    gradient: Array
-    relative_gradient: Array
-    angle_change: Array
-    gradient_change: Array
-    overlap: Array
     phase: NDArray[np.int8]
     boundaries: Mapping[str, Lines]
     marker: tuple[float, float] | None

@@ -37,8 +37,7 @@ from edgewise.explorer.requests import (
 )
 from edgewise.files import Document
 from edgewise.judgement.grid import judged_diagram
-from edgewise.judgement.probability import calibration
-from edgewise.judgement.verdict_limits import OUTCOME_BANDS
+from edgewise.judgement.outcome import OUTCOME_BANDS, calibration
 from edgewise.models.describe import describe
 from edgewise.nouns.architecture import Architecture
 from edgewise.nouns.knobs import KNOBS

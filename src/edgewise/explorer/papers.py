@@ -19,8 +19,8 @@ from edgewise.explorer.answers import as_bytes
 from edgewise.explorer.responses import ERRORS, in_turn, json_reply
 from edgewise.files import Document, read_text, read_yaml
 from edgewise.present.html import prose
-from edgewise.study.readings import OUTCOMES, judgement, learned
 from edgewise.study.recipe import FOLDERS, home
+from edgewise.study.results_file import OUTCOMES, judgement, learned
 from edgewise.study.store import Stamp, span
 
 router = APIRouter()

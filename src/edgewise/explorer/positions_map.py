@@ -22,7 +22,7 @@ from edgewise.explorer.answers import LEFT_OUT, as_json, axis_of, colored, level
 from edgewise.explorer.requests import AxesRequest, Knob, NetworkSource, PageRequest, Value, changed, read
 from edgewise.explorer.responses import LEFT, kept, pieces, waited
 from edgewise.files import Document
-from edgewise.judgement.probability import score_of, training_probability
+from edgewise.judgement.outcome import score_of, training_probability
 from edgewise.judgement.profile import read as read_trace
 from edgewise.nouns.architecture import Architecture
 

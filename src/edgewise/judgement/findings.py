@@ -13,19 +13,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from edgewise.judgement.probability import RiskScore, written_by_attention
+from edgewise.judgement.outcome import SLOW, RiskScore, written_by_attention
 from edgewise.judgement.profile import TraceReading
-from edgewise.judgement.verdict_limits import (
-    FIRST_LOSS,
-    FORGETS,
-    JUMP,
-    QUIET,
-    SHARE,
-    SLOW,
-    SLOWER,
-    SMALL,
-    STARVED,
-)
 from edgewise.nouns.architecture import Architecture
 from edgewise.nouns.trace import Trace
 from edgewise.nouns.verdict import Finding, FindingSeverity, Kind, Outcome, Slowdown
@@ -44,6 +33,16 @@ CURABLE = {
 }
 FAILS, RISKY, NOTE = FindingSeverity
 LEVELS = {Outcome.TRAINS: NOTE, Outcome.RISKY: RISKY, Outcome.UNDECIDED: RISKY, Outcome.FAILS: FAILS}
+QUIET = 0.1  # log-share of the stream that is the blocks' own, below which they are named quiet
+SHARE = 1 / 3  # of the risk
+FORGETS = 10.0  # late change of F from which it is mentioned: e^-10 of the stream is still the input
+STARVED = math.log(1e-4)  # squared query/key gradient against its value at the first block
+JUMP = 4.0  # log-change of the relative gradient across the first block
+# log-share written by attention; times the steps of a usual start (research/forecast.md)
+SMALL, SLOWER = 0.3, 4.0
+# Times ln V: Gaussian logits with a first loss of 2 ln V have a variance of 2 ln V, from which on a softmax over V
+# classes rests on a few of them, as attention does from a condensation of 1 on. Training must first unlearn that.
+FIRST_LOSS = 2.0
 ORDER = {FAILS: 0, RISKY: 1, NOTE: 2}
 SHRINK = "Shrink the branches against the skip (attention_branch, mlp_branch), or use pre-norm."
 

@@ -1,7 +1,7 @@
 """A phase diagram judged: the probability of training at every point of its grid, and the outcome that follows.
 
-The same score and curves as for one network (`score`, `probability`), on arrays. Positions are left out, as in every
-phase diagram; the verdict on a single network is never read from here.
+The same score and curves as for one network (`edgewise.judgement.outcome`), on arrays. Positions are left out, as in
+every phase diagram; the verdict on a single network is never read from here.
 """
 
 from __future__ import annotations
@@ -17,9 +17,8 @@ from edgewise.arrays import Array
 from edgewise.critical.exponents import follow_grid
 from edgewise.critical.phase_diagram import PhaseDiagram, compute_diagram, over_grid
 from edgewise.errors import SearchBudget
-from edgewise.judgement.probability import BEYOND, CERTAIN, CURVES, calibration
+from edgewise.judgement.outcome import BEYOND, CURVES, OUTCOME_BANDS, calibration, curve_at
 from edgewise.judgement.profile import ALIKE, APART
-from edgewise.judgement.verdict_limits import OUTCOME_BANDS
 from edgewise.nouns.architecture import Architecture
 from edgewise.nouns.blocks import fold
 from edgewise.theory.simplex.state import Setting, SimplexState
@@ -57,16 +56,11 @@ def shares(diagram: PhaseDiagram, budget: SearchBudget | None = None) -> Array:
 
 
 def probability(exponents: Array, forgetting: Array, readout: str) -> Array:
-    """P = 1 / (1 + exp(w s + u F - b)); an F that is not a number is not known, and has a curve of its own."""
-    curves, known = calibration()["curves"][CURVES[readout]], np.isfinite(forgetting)
-    described, bare = curves["described"]["all"], curves["bare"]["all"]
+    """Return the curve at every point; an F that is not a number is not known, and has a curve of its own."""
+    curves = calibration()["curves"][CURVES[readout]]
     sizes = np.where(np.isfinite(exponents), np.minimum(exponents, 2 * BEYOND), 2 * BEYOND)
-    risk = np.where(
-        known,
-        described["exponents"] * sizes + described["forgetting"] * forgetting - described["offset"],
-        bare["exponents"] * sizes - bare["offset"],
-    )
-    return np.asarray(np.clip(1 / (1 + np.exp(np.clip(risk, -700, 700))), CERTAIN, 1 - CERTAIN))
+    described = curve_at(sizes, forgetting, curves["described"]["all"])
+    return np.where(np.isfinite(forgetting), described, curve_at(sizes, 0.0, curves["bare"]["all"]))
 
 
 def late_forgetting(

@@ -20,11 +20,9 @@ from edgewise.judgement.findings import (
     find,
     rule_out,
 )
-from edgewise.judgement.probability import risks, score_of, training_probability
+from edgewise.judgement.outcome import expected, outcome_of, risks, score_of, training_probability, why_open
 from edgewise.judgement.profile import TraceReading, profile, read
 from edgewise.judgement.remedies import RemedySearch
-from edgewise.judgement.slowdown import expected
-from edgewise.judgement.verdict_limits import outcome_of, why_open
 from edgewise.nouns.architecture import Architecture, Perceptron
 from edgewise.nouns.trace import Trace
 from edgewise.nouns.verdict import (

@@ -23,8 +23,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from edgewise import user_code
-from edgewise.errors import BadInput
+from edgewise.errors import BadInput, register_user_code
 from edgewise.files import LARGEST_JSON, LARGEST_YAML, read_json, read_text, read_yaml
 from edgewise.models.config.translate import FAMILIES
 from edgewise.nouns.architecture import Architecture, Perceptron, transformer
@@ -168,7 +167,7 @@ def load_name(path: Path, name: str) -> Any:
     spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    user_code.register(path)
+    register_user_code(path)
     spec.loader.exec_module(module)
     return getattr(module, name, None)
 

@@ -21,8 +21,7 @@ from torch.nn import functional as F
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from edgewise import user_code
-from edgewise.errors import BadInput
+from edgewise.errors import BadInput, register_user_code
 from edgewise.preflight.check_report import CheckReport
 from edgewise.preflight.entry import check
 from edgewise.preflight.fingerprint import tensors_in
@@ -219,7 +218,7 @@ def run_script(command: list[str], *, stop_on: str, show: Show) -> int:
             if module:
                 runpy.run_module(target, run_name="__main__", alter_sys=True)
             else:
-                user_code.register(target)
+                register_user_code(target)
                 runpy.run_path(target, run_name="__main__")
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else 0 if end.code is None else 1

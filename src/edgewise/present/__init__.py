@@ -10,10 +10,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from edgewise.nouns.card import Arrows, Card, Curve, Dots, Map, Marker, Panel
-    from edgewise.present.cards import card_of
+    from edgewise.nouns.card import Arrows, Card, Curve, Dots, Map, Marker, Panel, Sheet
+    from edgewise.present.cards import as_figure, card_of
     from edgewise.present.depth_curves import beside, depth_profile, overlap
     from edgewise.present.draw import check_path
+    from edgewise.present.draw import draw_sheet as draw_sheet
+    from edgewise.present.draw import figure_png as figure_png
+    from edgewise.present.draw import save_figure as save_figure
     from edgewise.present.html import as_html
     from edgewise.present.html_report import write_plan as write_plan
     from edgewise.present.html_report import write_proof as write_proof
@@ -22,6 +25,7 @@ if TYPE_CHECKING:
     from edgewise.present.plan_card import proof_sheet as proof_sheet
     from edgewise.present.planes import (
         Relief,
+        finite_limit,
         landscape,
         landscape_line,
         perceptron_plane,
@@ -29,7 +33,6 @@ if TYPE_CHECKING:
         vector_field,
     )
     from edgewise.present.rate_card import learning_rates
-    from edgewise.present.sheet import Sheet, as_figure, finite_limit
     from edgewise.present.text import as_text
 
 # The last of these are for the methods of results; users call the methods.
@@ -42,8 +45,8 @@ _HOMES = {
     "Marker": "nouns.card",
     "Panel": "nouns.card",
     "Relief": "present.planes",
-    "Sheet": "present.sheet",
-    "as_figure": "present.sheet",
+    "Sheet": "nouns.card",
+    "as_figure": "present.cards",
     "as_html": "present.html",
     "as_text": "present.text",
     "beside": "present.depth_curves",
@@ -52,7 +55,9 @@ _HOMES = {
     "check_path": "present.draw",
     "comparison": "present.json_documents",
     "depth_profile": "present.depth_curves",
-    "finite_limit": "present.sheet",
+    "draw_sheet": "present.draw",
+    "figure_png": "present.draw",
+    "finite_limit": "present.planes",
     "landscape": "present.planes",
     "landscape_line": "present.planes",
     "learning_rates": "present.rate_card",
@@ -62,6 +67,7 @@ _HOMES = {
     "phase_diagram": "present.planes",
     "prediction": "present.json_documents",
     "proof_sheet": "present.plan_card",
+    "save_figure": "present.draw",
     "vector_field": "present.planes",
     "write_plan": "present.html_report",
     "write_proof": "present.html_report",

@@ -10,11 +10,10 @@ import numpy as np
 from edgewise.arrays import Array
 from edgewise.errors import BadInput
 from edgewise.nouns.architecture import Architecture
-from edgewise.nouns.card import Curve, Panel
+from edgewise.nouns.card import Curve, Panel, Sheet
 from edgewise.nouns.trace import Trace
 from edgewise.nouns.verdict import Exponent, Verdict
 from edgewise.present.json_documents import Rows, block_numbers, rows_with_errors
-from edgewise.present.sheet import Sheet
 from edgewise.stability.lyapunov import SEVERITY_LIMITS
 
 LONGEST = 32  # letters of a name

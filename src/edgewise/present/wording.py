@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from edgewise.judgement.verdict_limits import band
+from edgewise.judgement.outcome import band
 from edgewise.nouns.card import Line
 from edgewise.nouns.verdict import Exponent, Kind, Outcome, Profile, Remedy, Verdict, per_cent
 from edgewise.repair.plan import counting_word

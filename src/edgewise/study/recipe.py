@@ -17,8 +17,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from edgewise import user_code
-from edgewise.errors import BadInput
+from edgewise.errors import BadInput, register_user_code
 from edgewise.files import Document, open_regular
 from edgewise.study.store import Plain, dumps, loads, plain
 
@@ -214,7 +213,7 @@ def load_recipe(path: str | Path) -> Recipe:
         assert spec.loader is not None
         module = importlib.util.module_from_spec(spec)
         sys.modules[spec.name] = module
-        user_code.register(path)
+        register_user_code(path)
         spec.loader.exec_module(module)
     except Exception as error:
         raise BadInput(f"{path} cannot be imported: {_where(error)}") from error

@@ -1,4 +1,4 @@
-"""From the numbers of a trace to a calibrated probability of training; `verdict_limits` has the outcome of it.
+"""From the numbers of a trace to a calibrated probability of training, the expected slowdown, and the outcome.
 
     risk = w (|A| + |G|) + u F - b        P(trains) = 1 / (1 + exp(risk))
 
@@ -13,6 +13,19 @@ Tokens that are all alike at the output, whichever blocks made them so, count as
 label. If F is not known, because there is no description, the same form without F has its own constants.
 
 The table `probability.json` is written by `python -m experiments.trainability.calibrate` from recorded runs.
+
+How many times the steps of a sound start a network needs follows from what its start shows:
+
+    log slowdown = a quiet + b full + c risk + e excess + d
+
+quiet   log of how far F over the whole depth is below `ENOUGH`: the blocks learn late
+full    log of how far it is above: they write over what the stream carries
+risk    the risk above
+excess  log of the first loss over that of guessing, if it was measured
+
+All constants depend on where the loss is read: with one label for a sequence blocks may write much more. The table
+`slowdown.json` is written by `python -m experiments.atlas.forecast` from the trained atlas. The limits of the exponents
+alone are `SEVERITY_LIMITS` in `edgewise.stability.lyapunov`.
 """
 
 from __future__ import annotations
@@ -20,10 +33,10 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cache
 from importlib import resources
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -32,9 +45,9 @@ from edgewise.errors import SearchBudget
 from edgewise.files import Document
 from edgewise.judgement.profile import TraceReading
 from edgewise.nouns.architecture import Architecture, Perceptron
-from edgewise.nouns.blocks import Attention, Block, ResidualBranch, fold
-from edgewise.nouns.trace import Trace
-from edgewise.nouns.verdict import Probability
+from edgewise.nouns.blocks import Attention, ResidualBranch, fold
+from edgewise.nouns.trace import FirstLoss, Trace
+from edgewise.nouns.verdict import Outcome, Probability, Slowdown
 from edgewise.stability.lyapunov import growth
 from edgewise.theory.simplex.state import Setting, SimplexState
 from edgewise.theory.simplex.step import step
@@ -57,13 +70,9 @@ def forgotten(
 
     Inside a block the token-symmetric map is used, which is exact without mask and positions; all blocks at once.
     """
-    setting = Setting(architecture.tokens, architecture.width, budget=budget)
-    norm = np.asarray(norms[:-1], dtype=float)
-    state = SimplexState(norm, norm * np.minimum(separations[:-1], 1.0))
     lost = np.zeros(architecture.depth)
-    for branch in _all_blocks(architecture):
+    for branch, state, setting in _all_blocks(architecture, norms, separations, budget):
         lost = lost + _lost(branch, state, setting)
-        state = step(state, branch, setting).state
     return np.concatenate([[0.0], np.cumsum(lost)])
 
 
@@ -71,26 +80,33 @@ def written_by_attention(
     architecture: Architecture, norms: Sequence[float], separations: Sequence[float]
 ) -> float:
     """Return the part of F over the whole depth that attention has: 1 - exp(-it) of a token comes from others."""
-    setting = Setting(architecture.tokens, architecture.width)
-    norm = np.asarray(norms[:-1], dtype=float)
-    state = SimplexState(norm, norm * np.minimum(separations[:-1], 1.0))
     total = 0.0
-    for branch in _all_blocks(architecture):
+    for branch, state, setting in _all_blocks(architecture, norms, separations):
         heads = tuple(layer for layer in branch.layers if isinstance(layer, Attention))
         if heads:
-            total += float(
-                np.broadcast_to(_lost(replace(branch, layers=heads), state, setting), norm.shape).sum()
-            )
-        state = step(state, branch, setting).state
+            lost = _lost(replace(branch, layers=heads), state, setting)
+            total += float(np.broadcast_to(lost, architecture.depth).sum())
     return total
 
 
-def _all_blocks(architecture: Architecture) -> Block:
-    """One block whose gains are arrays over depth; the token-symmetric map sees no window."""
+def _all_blocks(
+    architecture: Architecture,
+    norms: Sequence[float],
+    separations: Sequence[float],
+    budget: SearchBudget | None = None,
+) -> Iterator[tuple[ResidualBranch, SimplexState, Setting]]:
+    """Yield every branch of a block, its gains arrays over depth, with the state before it in every block.
+
+    The token-symmetric map sees no window.
+    """
+    setting = Setting(architecture.tokens, architecture.width, budget=budget)
+    norm = np.asarray(norms[:-1], dtype=float)
+    state = SimplexState(norm, norm * np.minimum(separations[:-1], 1.0))
     knobs = architecture.knobs() | {"depth": 1, "window": None}
-    return fold(
-        {name: np.array(value) if isinstance(value, tuple) else value for name, value in knobs.items()}
-    )[0]
+    arrays = {name: np.array(value) if isinstance(value, tuple) else value for name, value in knobs.items()}
+    for branch in fold(arrays)[0]:
+        yield branch, state, setting
+        state = step(state, branch, setting).state
 
 
 def _lost(branch: ResidualBranch, state: SimplexState, setting: Setting) -> Array:
@@ -196,11 +212,14 @@ def _curves(score: RiskScore, trace: Trace, table: Mapping[str, Any]) -> Mapping
 
 
 def chance(score: RiskScore, constants: Mapping[str, float], shift: float = 0.0) -> float:
-    """Return the curve at one score; never nearer to 0 or 1 than what a record can show."""
-    exponents = max(0.0, score.exponents + shift)
-    forgetting = 0.0 if score.forgetting is None else score.forgetting
+    """Return the curve at one score."""
+    return float(curve_at(max(0.0, score.exponents + shift), score.forgetting or 0.0, constants))
+
+
+def curve_at(exponents: Array | float, forgetting: Array | float, constants: Mapping[str, float]) -> Array:
+    """P = 1 / (1 + exp(w s + u F - b)), never nearer to 0 or 1 than what a record can show."""
     risk = constants["exponents"] * exponents + constants["forgetting"] * forgetting - constants["offset"]
-    return min(1 - CERTAIN, max(CERTAIN, 1 / (1 + math.exp(min(risk, 700.0)))))
+    return np.asarray(np.clip(1 / (1 + np.exp(np.clip(risk, -700, 700))), CERTAIN, 1 - CERTAIN))
 
 
 def outside(trace: Trace) -> Iterator[str]:
@@ -224,3 +243,121 @@ def outside(trace: Trace) -> Iterator[str]:
             if ALIKE.get(value, value) not in ranges[name]:
                 word = getattr(value, "__name__", value)
                 yield f"{name.replace('_', ' ')} {word} (those had {', '.join(ranges[name])})"
+
+
+SLOWDOWN_TABLE = "slowdown.json"
+# F that is neither too little nor too much, and below which less of it changes nothing: weights that grow in the first
+# steps do not start from zero. Chosen with the constants, among nine pairs on 26 shapes (research/forecast.md).
+ENOUGH = {"token": 1.0, "pooled": 8.0}
+LEAST = 1e-2
+LOUDEST = 10.0  # a risk beyond this one changes nothing either
+NAMED = 1.25  # times the steps of a sound start, from which on what costs the most is named
+CAUSES = {
+    "quiet": "its blocks add little to the stream and have to grow first",
+    "full": "its blocks write over what the stream carries",
+    "risk": "its blocks change the stream or the gradient much",
+    "excess": "its first loss is far above that of guessing",
+}
+LONGEST = 5.0  # what "never within 500 steps", 3.3 times those of a sound start, counts as
+
+
+@dataclass(frozen=True)
+class StartParts:
+    """What the expected slowdown is made of, none negative."""
+
+    quiet: float = 0.0
+    full: float = 0.0
+    risk: float = 0.0
+    excess: float = 0.0
+
+    @classmethod
+    def of(cls, curve: str, added: float, risk: float, loss: FirstLoss | None = None) -> StartParts:
+        """Return the parts: F over the whole depth, the risk and the first loss, by where the loss is read."""
+        above = math.log((added + LEAST) / (ENOUGH[curve] + LEAST))
+        excess = 0.0 if loss is None else math.log(max(loss.value, loss.chance) / loss.chance)
+        return cls(max(0.0, -above), max(0.0, above), min(risk, LOUDEST), min(excess, LOUDEST))
+
+
+def parts_of(score: RiskScore, trace: Trace) -> StartParts | None:
+    """Return the parts of a start; None if what its blocks add to the stream is not known."""
+    if score.added is None or not isinstance(trace.architecture, Architecture) or trace.step:
+        return None
+    risk = sum(risks(score, trace).values())
+    return StartParts.of(curve_of(trace), score.added, risk, trace.first_loss)
+
+
+@cache
+def slowdown_table() -> Document:
+    """Return the table: constants by stage, the range of what was trained, and how well it did on families left out."""
+    table: Document = json.loads(resources.files("edgewise.judgement").joinpath(SLOWDOWN_TABLE).read_text())
+    return table
+
+
+def log_slowdown(parts: StartParts, constants: Mapping[str, float]) -> float:
+    """Return the logarithm of the expected slowdown, at most that of what never arrives."""
+    value = sum(constants[name] * size for name, size in asdict(parts).items()) + constants["offset"]
+    return min(float(value), math.log(LONGEST))
+
+
+def expected(score: RiskScore, trace: Trace) -> Slowdown | None:
+    """Return the expected slowdown of a start; None if it is not known."""
+    parts = parts_of(score, trace)
+    if parts is None:
+        return None
+    table = slowdown_table()
+    constants = table["stages"]["predict" if trace.source.startswith("theory") else "measure"][
+        curve_of(trace)
+    ]
+    log = log_slowdown(parts, constants)
+    low, high = (min(math.exp(log + constants[end]), LONGEST) for end in ("low", "high"))
+    costs = {name: constants[name] * size for name, size in asdict(parts).items()}
+    worst = max(costs, key=lambda name: costs[name])
+    (shallow, deep), (short, long) = (table["range"][name] for name in ("blocks", "tokens"))
+    tried = f"{table['networks']} networks of {shallow} to {deep} blocks and {short} to {long} tokens"
+    cause = CAUSES[worst] if log >= math.log(NAMED) and costs[worst] > 0 else ""
+    assert score.added is not None
+    return Slowdown(math.exp(log), low, high, score.added, tried, cause)
+
+
+class OutcomeBands(NamedTuple):
+    """The probabilities from which on, and up to which, a firm word is said."""
+
+    trains_from: float
+    fails_up_to: float
+
+
+# "trains" or "will not train" is said if one would bet three to one on it: acting on it then pays as long as being
+# wrong costs at most three times what being right saves. Between them a network is risky.
+OUTCOME_BANDS = OutcomeBands(trains_from=0.75, fails_up_to=0.25)
+SLOW = 2.0  # times the steps of a sound start, from which on a network that trains is risky: it is slow
+FAR = 8  # times the deepest network of the calibration: the outcome is open from there on
+
+
+def band(value: float) -> Outcome:
+    """Return the word for a probability."""
+    if value >= OUTCOME_BANDS.trains_from:
+        return Outcome.TRAINS
+    return Outcome.FAILS if value <= OUTCOME_BANDS.fails_up_to else Outcome.RISKY
+
+
+def outcome_of(probability: Probability, slowdown: Slowdown | None = None) -> Outcome:
+    """Return the answer: the band of the probability, unless it is open; what trains slowly is risky."""
+    if probability.why_open:
+        return Outcome.UNDECIDED
+    outcome = band(probability.value)
+    slow = slowdown is not None and slowdown.value >= SLOW
+    return Outcome.RISKY if slow and outcome is Outcome.TRAINS else outcome
+
+
+def why_open(probability: Probability, trace: Trace) -> str:
+    """Say why a probability decides nothing; empty if it decides."""
+    low, high = probability.low, probability.high
+    deepest = calibration()["range"]["depth"][1]
+    if band(low) is Outcome.FAILS and band(high) is Outcome.TRAINS:
+        missing = "no gradient was followed, so " if trace.log_gradient is None else ""
+        return f"{missing}the probability may be anything from {low:.0%} to {high:.0%}"
+    if trace.log_gradient is None and band(high) is not Outcome.FAILS:
+        return "no gradient was followed through this network"
+    if trace.depth > FAR * deepest:
+        return f"{trace.depth} blocks are far beyond the deepest network that was trained, {deepest}"
+    return ""
