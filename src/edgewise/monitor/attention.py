@@ -245,6 +245,8 @@ class AttentionGroup:
     def clear(self, check: bool) -> None:
         """Forget the last pass, so that one that was not seen cannot look like it; check: the referee will look."""
         self.release()
+        for masks in self.masks:
+            masks.eager = False
         self.upstream.fill_(math.nan)
         if check:
             self.output.fill_(math.nan)
@@ -267,7 +269,6 @@ class AttentionGroup:
         for window in self._inputs:
             window.part = None
         for masks in self.masks:
-            masks.eager = False
             if masks.given:
                 masks.given = {}
 

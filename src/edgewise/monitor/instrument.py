@@ -341,14 +341,17 @@ class Instrument:
         return values
 
     def look_inside(self) -> bool:
-        """See attentions that cannot be rebuilt where they are computed, from the next pass on; whether any is new."""
+        """See attentions that cannot be rebuilt where they are computed, from the next pass on; whether any is new.
+
+        Compiled code cannot be looked into: there the reason stays.
+        """
         known = {layer.block for layer in self.places.by_operation}
         refused = [
             AttentionOperations(place.block, place.heads, room=place.name)
             for group in self.groups
             if isinstance(group, AttentionGroup)
-            for place, reason in zip(group.layers, group.refusals, strict=True)
-            if reason and place.block not in known
+            for place, reason, masks in zip(group.layers, group.refusals, group.masks, strict=True)
+            if reason and masks.eager and place.block not in known
         ]
         if refused:
             self.places.by_operation += refused

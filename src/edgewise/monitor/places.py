@@ -121,7 +121,9 @@ def places_of(model: nn.Module, batch: Any = None) -> Places:
     try:
         record = where.complete(batch)
     except BadInput as error:
-        reason = str(error).partition(" Describe the network with")[0]  # which helps who asks for a verdict
+        reason = str(error)
+        for advice in (" Describe the network with", " Give a batch as"):  # helps who asks other verbs
+            reason = reason.partition(advice)[0]
         return _places_by_behavior(where, batch) or Places(
             bare, blind=[f"blocks, activations and attention: {reason}"]
         )
