@@ -81,18 +81,9 @@ class Surface:
         moved = _step(self._row[1], self.directions[0], first)
         return {f"model.{name}": t for name, t in (moved | self.still).items()}
 
-    def loss_on(self, batch: Batch, weights: dict[str, Tensor]) -> Tensor:
-        """Return one batch; random numbers inside the loss are the same at every point, the caller's stream is left
-        alone.
-        """
-        with random_streams(), torch.no_grad():
-            torch.manual_seed(0)
-            with holding(self.module, weights):
-                return check_loss(self.module(batch))
-
     def at(self, point: Sequence[float]) -> float:
         weights = self.weights(point)
-        return sum(float(self.loss_on(batch, weights)) for batch in self.batches) / len(self.batches)
+        return sum(float(self.module.loss_on(batch, weights)) for batch in self.batches) / len(self.batches)
 
 
 def _step(weights: Mapping[str, Tensor], direction: Direction, c: float) -> dict[str, Tensor]:
@@ -110,6 +101,13 @@ class LossOf(nn.Module):
 
     def forward(self, batch: Batch) -> Tensor:
         return self.function[0](self.model, batch)
+
+    def loss_on(self, batch: Batch, weights: dict[str, Tensor]) -> Tensor:
+        """Return the loss of one batch; random numbers inside it are the same at every point, and nobody else's."""
+        with random_streams(), torch.no_grad():
+            torch.manual_seed(0)
+            with holding(self, weights):
+                return check_loss(self(batch))
 
 
 def own_loss(model: nn.Module, batch: Batch) -> Tensor:
@@ -208,13 +206,7 @@ class CachedPass:
 
     def at(self, point: Sequence[float]) -> Tensor:
         """Return the loss of this batch at a point."""
-        return self._run(self.surface.weights(point))
-
-    def _run(self, weights: dict[str, Tensor]) -> Tensor:
-        with random_streams(), torch.no_grad():
-            torch.manual_seed(0)
-            with holding(self.module, weights):
-                return check_loss(self.module(self.batch))
+        return self.module.loss_on(self.batch, self.surface.weights(point))
 
     def _trace(self) -> None:
         centre = [0.0] * len(self.surface.directions)
@@ -222,7 +214,7 @@ class CachedPass:
         flow = Dataflow(weights[f"model.{name}"] for name in self.surface.moved)
         hooks = [self._watch(module, flow) for module in self.module.model.modules()]
         with flow:
-            self._run(weights)
+            self.module.loss_on(self.batch, weights)
         for hook in hooks:
             hook.remove()
         for module, calls in self.calls.items():  # what lies inside a constant module is never reached

@@ -110,16 +110,13 @@ class Grid:
                 f"{file} holds {rows} of {len(losses)} rows. Compute it again with file=...: it continues."
             )
         axes, names, path = checked_axes(file, losses, facts)
-        return cls(
-            axes,
-            losses,
-            names,
-            facts["normalization"],
-            facts["seed"],
-            facts["rebalanced"],
-            facts["method"],
-            path=path,
-        )
+        return cls.of(axes, losses, {**facts, "names": names}, path)
+
+    @classmethod
+    def of(cls, axes: tuple[Array, ...], losses: Array, facts: Facts, path: Array | None = None) -> Self:
+        """Return the grid of some losses and the facts that they were computed with."""
+        settings = (facts[name] for name in ("normalization", "seed", "rebalanced", "method"))
+        return cls(axes, losses, tuple(facts["names"]), *settings, path=path)
 
     def _facts(self) -> Facts:
         path = None if self.path is None else self.path.tolist()

@@ -74,17 +74,8 @@ def plane(
     assert not isinstance(wanted, TrainingPath)
     if isinstance(wanted, str) or len(wanted) != 2:
         raise BadInput(f"directions must be two for a plane (use line for one), got {wanted!r}.")
-    axes, losses, facts = compute_grid(model, loss, batch, wanted, settings)
-    return Plane(
-        axes,
-        losses,
-        tuple(facts["names"]),
-        normalization,
-        seed,
-        rebalance,
-        facts["method"],
-        path=None if path is None else path.coordinates,
-    )
+    coordinates = None if path is None else path.coordinates
+    return Plane.of(*compute_grid(model, loss, batch, wanted, settings), coordinates)
 
 
 def line(
@@ -104,8 +95,7 @@ def line(
 ) -> LossLine:
     """Return L(theta + x d) on both sides of the model; arguments as in `plane`, with one direction."""
     settings = Settings(points, reach, normalization, seed, rebalance, method, file, progress)
-    axes, losses, facts = compute_grid(model, loss, batch, [direction], settings)
-    return LossLine(axes, losses, tuple(facts["names"]), normalization, seed, rebalance, facts["method"])
+    return LossLine.of(*compute_grid(model, loss, batch, [direction], settings))
 
 
 @dataclass(frozen=True, eq=False)

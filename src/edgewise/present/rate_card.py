@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 
@@ -62,46 +63,28 @@ def _points(label: str, rows: list[Rehearsal], name: str, group: int, role: str,
 
 
 def _stream(rate: Rate) -> Panel:
-    rows = [r for r in rate.rehearsals if r.step_change is not None and r.step_change > 0]
-    curve = Curve(
-        "stream", np.array([r.rate for r in rows]), np.array([r.step_change for r in rows], dtype=float), 2
-    )
     at = rate.at_edge
-    note = (
-        ""
-        if at is None or at.step_change is None
-        else f"{at.step_change:.2g} at the largest rate that learned"
-    )
-    return Panel(
-        "last stream, change per step",
-        "learning rate",
-        "share of its own size",
-        (curve,) if rows else (),
-        note,
-        log_x=True,
-        log_y=True,
-        legend=False,
-    )
+    seen = None if at is None else at.step_change
+    note = "" if seen is None else f"{seen:.2g} at the largest rate that learned"
+    panel = _measured(rate, "step_change", "stream", 2)
+    return replace(panel, title="last stream, change per step", y_label="share of its own size", note=note)
 
 
 def _separation(rate: Rate) -> Panel:
-    rows = [r for r in rate.rehearsals if r.separation is not None and r.separation > 0]
-    curve = Curve(
-        "tokens", np.array([r.rate for r in rows]), np.array([r.separation for r in rows], dtype=float), 3
-    )
-    before = rate.start.separation
-    note = "tokens were not inspected" if before is None or not rows else f"across: {before:.2g} at the start"
-    return Panel(
-        "separation of tokens",
-        "learning rate",
-        "mean of 1 − cosine",
-        (curve,) if rows else (),
-        note,
-        log_x=True,
-        log_y=True,
-        legend=False,
-        levels=(before,) if before and rows else (),
-    )
+    before, panel = rate.start.separation, _measured(rate, "separation", "tokens", 3)
+    seen = before if panel.curves else None
+    note = "tokens were not inspected" if seen is None else f"across: {seen:.2g} at the start"
+    levels = (seen,) if seen else ()
+    title = "separation of tokens"
+    return replace(panel, title=title, y_label="mean of 1 − cosine", note=note, levels=levels)
+
+
+def _measured(rate: Rate, name: str, label: str, group: int) -> Panel:
+    """Return a positive number that the rehearsals measured, over the rate."""
+    pairs = [(each.rate, value) for each in rate.rehearsals if (value := getattr(each, name) or 0.0) > 0]
+    x, y = np.array(pairs, dtype=float).reshape(-1, 2).T
+    curves = (Curve(label, x, y, group),) if pairs else ()
+    return Panel("", "learning rate", "", curves, log_x=True, log_y=True, legend=False)
 
 
 OUTCOMES = {Prospect.TRAINS: Outcome.TRAINS, Prospect.DEAD: Outcome.FAILS}  # all others are undecided

@@ -32,7 +32,7 @@ from edgewise.repair.initialize import critical_plan, initialize_
 from edgewise.repair.meter import batch_for
 from edgewise.repair.plan import Plan
 from edgewise.study.tasks import Task, task
-from edgewise.study.train import TRAINS, Schedule, Tuned, train
+from edgewise.study.train import TRAINS, Schedule, Tuned, seeded, train
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -226,7 +226,7 @@ def prove(
         raise BadInput(
             f"steps must be at least 2 and seeds at least 1, got steps = {steps}, seeds = {seeds}."
         )
-    first = _seeded(factory, first_seed)
+    first = seeded(factory, first_seed)()
     learner, stream, chance, name = _task(first, batches, size, loss)
     plan = plan if isinstance(plan, Plan) else _plan(learner(first), stream, plan)
     tuned: dict[str, list[Tuned]] = {"as it is": [], plan.goal: []}
@@ -312,12 +312,6 @@ def _default_loss(model: nn.Module, batch: Pair) -> Tensor:
     return F.cross_entropy(logits.flatten(0, -2).float(), labels.flatten())
 
 
-def _seeded(factory: Callable[[], nn.Module], seed: int) -> nn.Module:
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        return factory()
-
-
 def _plan(learner: nn.Module, stream: Batches, goal: str) -> Plan:
     """Return the plan of the core, on what the task gives it."""
     inputs = next(iter(stream(0)))[0]
@@ -331,10 +325,8 @@ def _start(
     factory: Callable[[], nn.Module], wrap: Callable[[nn.Module], nn.Module], seed: int, plan: Plan | None
 ) -> nn.Module:
     """Make the seed's model, wrapped, with the plan written into it; entrance and readout are those of both arms."""
-    core = _seeded(factory, seed)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(10_000 + seed)
-        model = wrap(core)
+    core = seeded(factory, seed)()
+    model = seeded(wrap, 10_000 + seed, core)()
     if plan is not None:
         initialize_(core, plan=plan, generator=seed)
     return model.train()
