@@ -7,8 +7,7 @@ import torch
 
 import edgewise
 from edgewise.errors import BadInput
-from edgewise.nets.build import BlockStack, random_tokens
-from edgewise.study.random_network import simulated, simulated_streams
+from edgewise.nets.build import BlockStack, random_tokens, simulated, simulated_streams
 
 SMALL = edgewise.transformer(
     depth=3, tokens=8, width=32, heads=2, norm="post", causal=True, rope=True, score_gain=2.0

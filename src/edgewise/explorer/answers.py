@@ -314,7 +314,7 @@ class SimulateRequest(PointRequest):
 
 def simulate(wanted: SimulateRequest) -> Document:
     """Return the three curves of one random network, and how it differs from the description."""
-    from edgewise.study.random_network import simulated
+    from edgewise.nets.build import simulated
 
     network = moved(wanted)
     drawn = narrower(network)

@@ -103,7 +103,7 @@ class LossOf(nn.Module):
         return self.function[0](self.model, batch)
 
     def loss_on(self, batch: Batch, weights: dict[str, Tensor]) -> Tensor:
-        """Return the loss of one batch; random numbers inside it are the same at every point, and nobody else's."""
+        """Return the loss of one batch; its random numbers are the same at every point, and not the caller's."""
         with random_streams(), torch.no_grad():
             torch.manual_seed(0)
             with holding(self, weights):

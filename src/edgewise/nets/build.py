@@ -1,4 +1,4 @@
-"""Networks built from the same description that the theory reads: transformers, and random perceptrons.
+"""Networks built from the same description that the theory reads, and simulated: transformers, random perceptrons.
 
 Shapes: B sequences, n tokens, d width; the stream x is (B, n, d). Of a perceptron: B inputs, N units per layer, L
 layers; preactivations of all layers are (L + 1, B, N), the start first.
@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from edgewise.activations import torch_activation
+from edgewise.arrays import Array
 from edgewise.errors import BadInput
 from edgewise.nouns import blocks
 from edgewise.nouns.architecture import Architecture, Perceptron
@@ -316,6 +319,56 @@ def build(
             f"this description leaves out what the network has: {'; '.join(architecture.unmodelled)}."
         )
     return Transformer(architecture, inputs, outputs, vectors, pooled, readout_gain)
+
+
+@dataclass(frozen=True)
+class RandomOrbit:
+    """Mean square, 1 - mean cosine, and log |g|^2 over its last for a loss per token and for a pooled one."""
+
+    norm: Array
+    separation: Array
+    token_gradient: Array
+    pooled_gradient: Array
+
+
+def simulated(architecture: Architecture, *, seed: int, start_overlap: float = 0.0) -> RandomOrbit:
+    """Return the orbit of one random network that starts from Gaussian tokens of the given overlap.
+
+    No formula of the theory enters, and no probe: a forward pass, two backward passes, sums of squares, all in double
+    precision, so that tokens which have merged to ten digits are still told apart. A row is (L + 1,), embedding first.
+    """
+    with torch.random.fork_rng():
+        streams = _streams(architecture, seed, start_overlap)
+        directions = torch.randn_like(streams[-1])  # of the last block, one row per token
+        gradients = [_log_squares(streams, g) for g in (directions, directions[:, :1].expand_as(directions))]
+    with torch.no_grad():
+        norm = np.array([stream.square().mean().item() for stream in streams])
+        return RandomOrbit(norm, np.array([_separation(stream[0]) for stream in streams]), *gradients)
+
+
+def simulated_streams(architecture: Architecture, *, seed: int, start_overlap: float = 0.0) -> list[Tensor]:
+    """Return the tokens of the same network at the embedding and after every block, each (n, d)."""
+    with torch.random.fork_rng(), torch.no_grad():
+        return [stream[0] for stream in _streams(architecture, seed, start_overlap)]
+
+
+def _streams(architecture: Architecture, seed: int, start_overlap: float) -> list[Tensor]:
+    torch.manual_seed(seed)
+    tokens, network = random_tokens(architecture, start_overlap), BlockStack(architecture).double()
+    return network.requires_grad_(False).streams(tokens.requires_grad_(torch.is_grad_enabled()))
+
+
+def _separation(tokens: Tensor) -> float:
+    """Mean of 1 - cosine over pairs, as sum_a |u_a - mean u|^2 / (n - 1) of unit tokens: nothing cancels."""
+    unit = tokens / tokens.norm(dim=-1, keepdim=True)
+    return float((unit - unit.mean(0)).square().sum() / (len(unit) - 1))
+
+
+def _log_squares(streams: list[Tensor], output_gradient: Tensor) -> Array:
+    """log of |g|^2 at every stream over that at the last one."""
+    gradients = torch.autograd.grad(streams[-1], streams[:-1], output_gradient, retain_graph=True)
+    squares = np.array([float(g.square().sum()) for g in (*gradients, output_gradient)])
+    return np.asarray(np.log(squares / squares[-1]))
 
 
 class RandomPerceptron(nn.Module):

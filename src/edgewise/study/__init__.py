@@ -6,8 +6,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from edgewise.nets.build import simulated, simulated_streams
     from edgewise.study.proof import prove
-    from edgewise.study.random_network import simulated, simulated_orbit, simulated_streams
     from edgewise.study.recipe import (
         Claim,
         Recipe,
@@ -18,25 +18,26 @@ if TYPE_CHECKING:
         rounded,
         seed_count,
         select,
+        simulated_orbit,
     )
     from edgewise.study.results_file import recorded_results
 
 # Names are fetched when first used: a proof imports torch, a claim does not.
 _HOMES = {
-    "Claim": "recipe",
-    "Result": "recipe",
-    "Recipe": "recipe",
-    "load_recipe": "recipe",
-    "find_recipes": "recipe",
-    "over_seeds": "recipe",
-    "rounded": "recipe",
-    "seed_count": "recipe",
-    "select": "recipe",
-    "recorded_results": "results_file",
-    "prove": "proof",
-    "simulated": "random_network",
-    "simulated_orbit": "random_network",
-    "simulated_streams": "random_network",
+    "Claim": "study.recipe",
+    "Result": "study.recipe",
+    "Recipe": "study.recipe",
+    "load_recipe": "study.recipe",
+    "find_recipes": "study.recipe",
+    "over_seeds": "study.recipe",
+    "rounded": "study.recipe",
+    "seed_count": "study.recipe",
+    "select": "study.recipe",
+    "recorded_results": "study.results_file",
+    "prove": "study.proof",
+    "simulated": "nets.build",
+    "simulated_orbit": "study.recipe",
+    "simulated_streams": "nets.build",
 }
 
 __all__ = [
@@ -59,5 +60,5 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     if name in _HOMES:
-        return getattr(import_module(f"edgewise.study.{_HOMES[name]}"), name)
+        return getattr(import_module(f"edgewise.{_HOMES[name]}"), name)
     raise AttributeError(f"module 'edgewise.study' has no attribute {name!r}")

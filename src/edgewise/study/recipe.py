@@ -323,3 +323,13 @@ def rounded(values: Any, digits: int = 6) -> Plain:
     if isinstance(values, (list, tuple)):
         return [rounded(value, digits) for value in values]
     return float(f"{values:.{digits}g}")
+
+
+def simulated_orbit(case: Document) -> Document:
+    """Return `simulated` for a recipe: a case with knobs, seed and start_overlap to rows of few digits, by name."""
+    from edgewise.nets.build import simulated
+    from edgewise.nouns.architecture import transformer
+
+    network = transformer(**case["knobs"])
+    orbit = simulated(network, seed=case["seed"], start_overlap=case["start_overlap"])
+    return {name: rounded(row) for name, row in vars(orbit).items()}

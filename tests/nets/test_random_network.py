@@ -7,7 +7,7 @@ import itertools
 import pytest
 import torch
 
-from edgewise.study.random_network import _separation
+from edgewise.nets.build import _separation
 
 
 def test_separation_is_the_mean_over_pairs_of_one_minus_the_cosine() -> None:
