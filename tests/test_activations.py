@@ -37,7 +37,7 @@ def softsign(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("softsign")
-def test_after_two_steps_it_is_described_built_predicted_and_recognised() -> None:
+def test_after_two_steps_it_is_described_built_predicted_and_recognized() -> None:
     network = edgewise.transformer(depth=2, width=64, heads=2, tokens=8, activation=NAME)
     torch.manual_seed(0)
     model = nets.build(network, inputs=11, outputs=3)

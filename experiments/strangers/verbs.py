@@ -155,7 +155,7 @@ def sites(model: nn.Module, batch: Any) -> Facts:
         "query": None if first is None else first.query.parameters[0],
         "norm": [stack.norm] if stack is not None and stack.norm else [],
         "parallel": getattr(stack, "parallel", None),
-        "said": " | ".join((*places.unrecognised, *places.assumed)),
+        "said": " | ".join((*places.unrecognized, *places.assumed)),
         "open": {},
     }
 

@@ -44,7 +44,7 @@ def test_what_is_missing_is_a_problem_and_exits_70(monkeypatch: pytest.MonkeyPat
     printed = capsys.readouterr().out
     assert "PROBLEM: no-such-package is not installed" in printed
     assert "PROBLEM: the table of softmax moments, no_such_table.npz, is not in the package" in printed
-    assert "moment table  MISSING" in printed
+    assert "theory table  MISSING" in printed
 
 
 @pytest.mark.parametrize(

@@ -60,13 +60,13 @@ def test_text_has_headline_paragraph_table_and_time(capsys: pytest.CaptureFixtur
     ] in " ".join(printed.split())
     block, overlap, gradient = (
         next(line for line in lines if line.startswith(f"  {row} "))
-        for row in ("block", "overlap", "gradient")
+        for row in ("after block", "overlap", "gradient")
     )
-    assert block.split() == ["block", "0", "4", "8", "12", "16"]
+    assert block.split() == ["after", "block", "0", "4", "8", "12", "16"]
     assert float(gradient.split()[1]) == pytest.approx(verdict.profile.gradient[0], abs=5e-4)
     assert len(overlap.split()) == 6 and answer
     assert lines[-2].startswith("About the start of training only;")
-    assert "\x1b[" not in printed  # colour is for terminals
+    assert "\x1b[" not in printed  # color is for terminals
 
 
 def test_verbose_has_the_table_of_all_numbers(capsys: pytest.CaptureFixture[str]) -> None:

@@ -152,13 +152,13 @@ def test_bad_recipes_exit_64_by_name(
     ("arguments", "message"),
     [
         ([], "Missing argument FILE"),
-        (["nothing.py"], "There is no recipe"),
+        (["nothing.py"], "nothing.py was found"),
         (["papers/paper2020idea/figure1.py", "--workers", "0"], "0 is not in the range"),
         (["papers/paper2020idea/figure1.py", "--limit", "-1"], "-1 is not in the range"),
         (["papers/paper2020idea/figure1.py", "--keep"], "--keep records a run at full scale"),
         (["papers/paper2020idea/figure1.py", "--fresh", "--recorded"], "--recorded measures nothing"),
         (["papers/paper2020idea/figure1.py", "--recorded"], "Nothing is recorded"),
-        (["--list", "nowhere"], "There is no folder nowhere"),
+        (["--list", "nowhere"], "No folder nowhere"),
         (["papers/poole2016exponential/figure1_length_map", "--full", "--keep"], "is not a file here"),
     ],
 )

@@ -285,7 +285,7 @@ def evidence(**changes: Any) -> Evidence:
         ),
         (
             {
-                "described": said.Answer(refusal="no attention was recognised: rename its parts"),
+                "described": said.Answer(refusal="no attention was recognized: rename its parts"),
                 "labels": [{**TRUE, "attention": "none"}],
             },
             "refused for a wrong reason",

@@ -45,7 +45,7 @@ def _variant(name: str) -> Callable[[], nn.Module]:
 ALL = {**FAMILIES, **{name: _variant(name) for name in VARIANTS}, **HANDWRITTEN}
 STREAM = ("torch_pre", "torch_post", "torch_decoder")
 EXTRA = ("query_down", "key_value_down", "key_rotated")
-UNRECOGNISED = {"t5": "relative_attention_bias", "gptoss": "sinks"}  # named, and truly not modelled
+UNRECOGNIZED = {"t5": "relative_attention_bias", "gptoss": "sinks"}  # named, and truly not modelled
 
 
 @cache
@@ -86,7 +86,7 @@ def test_every_block_has_every_role(name: str) -> None:
     assert places.width == 48
     assert not places.assumed
     assert all(
-        UNRECOGNISED.get(name.partition(",")[0], "\0") in parameter for parameter in places.unrecognised
+        UNRECOGNIZED.get(name.partition(",")[0], "\0") in parameter for parameter in places.unrecognized
     )
     for block in places.blocks:
         assert block.attention.heads == 4
@@ -117,14 +117,14 @@ def test_sizes_and_norms_of_classes_never_seen(name: str) -> None:
 
 @pytest.mark.parametrize("name", ALL)
 def test_all_parameters_of_the_blocks_are_accounted_for(name: str) -> None:
-    """Every parameter of a block has exactly one of: a role, a norm, a scale, a place in `unrecognised`."""
+    """Every parameter of a block has exactly one of: a role, a norm, a scale, a place in `unrecognized`."""
     model, places = found(name)
     for block in (block for stack in places.stacks for block in stack.blocks):
         used = {n for p in block.projections for n in (*p.parameters, *p.biases)} | set(block.scales)
         norms = tuple(f"{norm.name}." for norm in block.norms)
         for path, _ in model.get_submodule(block.name).named_parameters():
             full = f"{block.name}.{path}"
-            places_of_it = [full in used, full.startswith(norms), full in places.unrecognised]
+            places_of_it = [full in used, full.startswith(norms), full in places.unrecognized]
             assert places_of_it.count(True) == 1, full
 
 

@@ -61,7 +61,7 @@ def true_matrices(model: Strange, kind: str, block: int) -> dict[str, Tensor]:
 def test_matrices_with_unusual_names_have_their_roles(kind: str) -> None:
     model = Strange(**KINDS[kind])
     found = edgewise.models.sites(model)
-    assert found.depth == DEPTH and "as the model behaves" in found.assumed[0] and not found.unrecognised
+    assert found.depth == DEPTH and "as the model behaves" in found.assumed[0] and not found.unrecognized
     assert (found.final_norm, found.head, found.embeddings) == ("last", "readout", ("table", "places"))
     for index, block in enumerate(found.blocks):
         for role, matrix in true_matrices(model, kind, index).items():

@@ -432,7 +432,7 @@ def test_a_network_without_matrices_is_watched_by_its_loss() -> None:
 
 
 @pytest.mark.parametrize("batches", [0, 1])
-def test_what_is_not_recognised_is_said_without_advice_for_other_verbs(
+def test_what_is_not_recognized_is_said_without_advice_for_other_verbs(
     batches: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Mixers of tokens without attention: no knob that describes them would help who watches.

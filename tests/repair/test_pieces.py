@@ -18,7 +18,7 @@ from edgewise.repair.by_theory import BranchGains, _can_carry, _forgets
 from edgewise.repair.layers import _cosine
 from edgewise.repair.new_values import SCHEMES, _names
 from edgewise.repair.plan import TotalChanges, counting_word, spell
-from edgewise.repair.recognised import Recognised, recognise
+from edgewise.repair.recognized import Recognized, recognize
 from tests.support.models import build
 
 
@@ -93,8 +93,8 @@ def test_names_are_spelled_together_where_one_number_differs() -> None:
 
 def test_cross_attention_is_no_part_of_the_description() -> None:
     model = build("gpt2", add_cross_attention=True)
-    found = recognise(model, 8)
-    assert isinstance(found, Recognised), found
+    found = recognize(model, 8)
+    assert isinstance(found, Recognized), found
     values = [place for place in found.places() if place.role == "value" and place.block == 0]
     assert [place.described for place in values] == [True, False]
     assert "crossattention" in values[1].matrix.parameters[0]
@@ -107,9 +107,9 @@ def test_the_norm_of_the_first_stack_decides(monkeypatch: pytest.MonkeyPatch) ->
     stack = places.stacks[0]
     both = replace(places, stacks=(stack, replace(stack, norm="sandwich")))
     monkeypatch.setattr(ModelMap, "sites", lambda *_: both)
-    assert isinstance(recognise(model, 8), Recognised)
+    assert isinstance(recognize(model, 8), Recognized)
     monkeypatch.setattr(ModelMap, "sites", lambda *_: replace(places, stacks=both.stacks[::-1]))
-    assert "sandwich" in str(recognise(model, 8))
+    assert "sandwich" in str(recognize(model, 8))
 
 
 @pytest.mark.parametrize("s, gain", [(0.01, 0.25), (0.16, 0.4), (0.81, 0.9), (4.0, 1.0)])
@@ -162,5 +162,5 @@ def test_gains_of_single_matrices_are_those_of_their_products(
     network = edgewise.transformer(depth=2, value_gain=0.6, score_gain=0.25, mlp_out_gain=(0.7, 0.9), **given)
     model = SimpleNamespace(architecture=network)
     roles = ("value", "query", "key", "output")
-    assert [Recognised._config_gain(model, r, 0) for r in roles] == pytest.approx([value, key, key, output])  # type: ignore[arg-type]
-    assert [Recognised._config_gain(model, "mlp_out", b) for b in (0, 1)] == [0.7, 0.9]  # type: ignore[arg-type]
+    assert [Recognized._config_gain(model, r, 0) for r in roles] == pytest.approx([value, key, key, output])  # type: ignore[arg-type]
+    assert [Recognized._config_gain(model, "mlp_out", b) for b in (0, 1)] == [0.7, 0.9]  # type: ignore[arg-type]

@@ -74,7 +74,7 @@ def test_bad_endings_are_refused(tmp_path: Path, name: str, body: str, message: 
 
 
 def test_a_missing_file_and_another_kind_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match="There is no recipe"):
+    with pytest.raises(BadInput, match="No recipe"):
         load_recipe(tmp_path / "figure9.py")
     (tmp_path / "figure.txt").write_text("")
     with pytest.raises(BadInput, match="not a Python file"):

@@ -89,8 +89,8 @@ def notes(model: nn.Module, found: ModelSites) -> list[str]:
         said.append("experts in three dimensions")
     if block.scales:
         said.append("LayerScale")
-    if found.unrecognised:
-        names = dict.fromkeys(name.removesuffix(".weight").rpartition(".")[2] for name in found.unrecognised)
+    if found.unrecognized:
+        names = dict.fromkeys(name.removesuffix(".weight").rpartition(".")[2] for name in found.unrecognized)
         said.append("no role: " + ", ".join(f"`{name}`" for name in names))
     return said + audited(model)
 

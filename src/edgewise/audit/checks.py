@@ -162,7 +162,7 @@ def _observation(summary: MatrixSummary) -> str:
 def residual_scaling(
     recipe: dict[tuple[str, int], float] | None, depth: int, summaries: Sequence[MatrixSummary]
 ) -> Iterator[AuditFinding]:
-    """With a family's recipe: what it scales and is not. Without: the scaling where it does not belong."""
+    """With a family's recipe: what it scales and is not. Without: scaling that does not belong."""
     factor = 1 / math.sqrt(2 * depth)
     drawn = [s for s in summaries if s.random and s.stack == summaries[0].stack]
     groups = {group[0].role: group for group in group_by(drawn, lambda s: s.role) if len(group) == depth}

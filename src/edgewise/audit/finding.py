@@ -145,7 +145,7 @@ class MatrixSummary:
         return abs(math.log(self.rms / expected)) > max(SIGNIFICANT * self.error, NOTICEABLE)
 
 
-def summarise(model: nn.Module, sites: ModelSites) -> list[MatrixSummary]:
+def summarize(model: nn.Module, sites: ModelSites) -> list[MatrixSummary]:
     """All matrices of all stacks."""
     return [
         _summary(model, stack.name, block.index, role, matrix)

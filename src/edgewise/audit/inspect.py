@@ -17,7 +17,7 @@ from edgewise.audit.checks import (
     unlike_siblings,
     useless_truncation,
 )
-from edgewise.audit.finding import AuditFinding, AuditKind, AuditSeverity, MatrixSummary, by_names, summarise
+from edgewise.audit.finding import AuditFinding, AuditKind, AuditSeverity, MatrixSummary, by_names, summarize
 from edgewise.errors import BadInput
 from edgewise.interrupts import deferring
 from edgewise.models.model_map import ModelMap
@@ -59,7 +59,7 @@ def audit_initialization(
         )
     try:
         sites: ModelSites | None = (found := where.sites(batch))
-        summaries = summarise(where.model, found)
+        summaries = summarize(where.model, found)
         findings = list(_with_roles(where, found, summaries, family_recipe))
     except BadInput as error:
         sites, summaries = None, by_names(where.model)

@@ -73,7 +73,7 @@ def _ended(error: SystemExit) -> str:
     code = "" if error.code is None else repr(error.code)
     place = user_line(error)
     return (
-        f"your code called sys.exit({code}){f' ({place})' if place else ''}, so there is no answer. "
+        f"your code called sys.exit({code}){f' ({place})' if place else ''}, before an answer. "
         "Let it return, or raise an exception that says what is wrong."
     )
 
@@ -116,7 +116,7 @@ def prints_aside() -> Iterator[None]:
     with redirect_stdout(sys.stderr):
         try:
             real = os.dup(1)
-        except OSError:  # there is no standard output
+        except OSError:  # standard output is missing
             yield
             return
         try:

@@ -202,7 +202,7 @@ def factory_of(target: Measurable) -> Callable[[], nn.Module]:
 
 
 def nothing_to_fix(name: str, plan: Plan, now: Verdict | None) -> str:
-    """Return why there is no plan, and where else to look."""
+    """Return why a plan was not made, and where else to look."""
     from edgewise.present.plan_card import totals_in_words
     from edgewise.present.wording import capitalised
 

@@ -121,7 +121,7 @@ def _text(facts: Document) -> str:
         **{name: version or "MISSING" for name, version in facts["packages"].items()},
         "processors": str(facts["cpus"]),
         "cuda": f"{cuda['devices']} devices" if cuda["available"] else "not available (not needed)",
-        "moment table": size if table["present"] else "MISSING",
+        "theory table": size if table["present"] else "MISSING",
         "optional": ", ".join(f"{n} {v}" for n, v in facts["optional"].items() if v) or "none installed",
     }
     lines = [f"{name:<13} {value}" for name, value in rows.items()]

@@ -144,7 +144,7 @@ def measure(
 
 @dataclass(frozen=True)
 class Measurement:
-    """A trace, its verdict, and the theory that starts where it starts (None if the model is not described)."""
+    """A trace, its verdict, and the theory from the same start (None if the model is not described)."""
 
     trace: Trace
     verdict: Verdict
@@ -176,7 +176,7 @@ class Measurement:
     def write_repair(self, path: Path) -> None:
         """Write the repairs to a file; raise `BadInput` if the weights were not audited."""
         if isinstance(self.audit, NotAudited):
-            raise BadInput(f"there is no repair to write: {self.audit.reason}")
+            raise BadInput(f"no repair can be written: {self.audit.reason}")
         click.echo(f"Wrote {path} ({write_repair(path, self.audit)} repairs)", err=True)
 
 
@@ -278,7 +278,7 @@ def _tokenized(folder: str, text: str) -> list[int]:
 
 
 def _without_memory(target: Measurable) -> nn.Module:
-    """Return the model that shows what it accepts, on the meta device where it can be built there."""
+    """Return the model that shows what it accepts, on the meta device if it can be built there."""
     import torch
 
     from edgewise.models.state import random_streams

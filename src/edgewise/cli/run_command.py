@@ -271,7 +271,7 @@ def list_recipes(folders: Sequence[str] | None, into: str, as_json: bool) -> int
         if as_json:
             click.echo(json.dumps(rows))
         elif not rows:
-            click.echo("There are no recipes.", err=True)
+            click.echo("No recipes found.", err=True)
         for row in () if as_json else rows:
             click.echo(row["path"])
             if "problem" in row:
@@ -293,7 +293,7 @@ def _recipes(folders: Sequence[str] | None) -> list[Path]:
         present = [shipped / folder for folder in FOLDERS]
     if not present:
         named = " or ".join(folders or FOLDERS)
-        raise BadInput(f"There is no folder {named} of recipes here. Name one: edgewise run --list FOLDER.")
+        raise BadInput(f"No folder {named} of recipes was found here. Name one: edgewise run --list FOLDER.")
     return [path for folder in present for path in find_recipes(folder)]
 
 

@@ -59,7 +59,7 @@ class Start(PageRequest):
 
 
 class FlowRequest(PageRequest):
-    """A network, or without a source the plain block; where its sliders stand; where one more path begins.
+    """A network, or without a source the plain block; positions of its sliders; start of one more path.
 
     verdict: also say whether it trains, which takes longer.
     """
@@ -213,7 +213,7 @@ def _without_rest(path: Array) -> tuple[str, str]:
 
 
 def _end(path: Array) -> str:
-    """Return where the network's own path ends."""
+    """Return the end of the network's own path."""
     blocks = len(path) - 1
     if np.isnan(path[-1, 0]):
         return "Attention comes to rest on a single token on the way; the path ends there."
@@ -238,7 +238,7 @@ def caption(given: Architecture) -> str:
 
 
 def pairs(path: Array) -> list[list[float]]:
-    """Return points of a path up to where the stream leaves the range of numbers."""
+    """Return points of a path until the stream overflows."""
     keep = np.isfinite(path).all(1) & (path[:, 0] > 0)
     inside = path[: len(path) if keep.all() else int(np.argmin(keep))]
     return [[float(f"{q:.5g}"), float(f"{c:.5g}")] for q, c in inside]

@@ -91,7 +91,7 @@ def listing(folder: Path | None) -> Document:
         "caption": CAPTION,
         "empty": NO_FOLDER
         if folder is None
-        else f"There are no planes in {folder.name}. Compute one into it, and it is listed here.",
+        else f"{folder.name} holds no planes yet. Compute one into it, and it is listed here.",
         "examples": list(EXAMPLES),
     }
 

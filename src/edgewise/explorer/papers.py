@@ -27,7 +27,7 @@ router = APIRouter()
 NOT_HERE = "The recipes and their records did not come with this installation of edgewise."
 KINDS = {"held": "trains", "not held": "fails"}
 LARGEST_FIGURE = 4_000_000  # bytes
-NOT_FOUND: dict[int | str, Document] = {404: {"description": "There is no such figure."}}
+NOT_FOUND: dict[int | str, Document] = {404: {"description": "Not found: this figure."}}
 SOURCES = {
     "A": "talk on softmax descent [Tarmoun 2025]",
     "B": "poster on attention kernels [Song 2024]",
@@ -48,7 +48,7 @@ def figure(recipe: Annotated[str, Field(max_length=200), Query()]) -> Response:
     """Return the recorded figure of a recipe, if the checkout has it."""
     path = figures().get(recipe)
     if path is None or path.stat().st_size > LARGEST_FIGURE:
-        raise HTTPException(404, "there is no such figure here.")
+        raise HTTPException(404, "this figure was not found.")
     return Response(path.read_bytes(), media_type="image/png")
 
 

@@ -78,7 +78,7 @@ def application(folder: Path | None = None) -> FastAPI:
     @app.get("/{name:path}", include_in_schema=False)
     def page(name: str) -> Response:
         if (name or "index.html") not in _page_files():
-            raise HTTPException(404, "there is no such page here.")
+            raise HTTPException(404, "this page was not found.")
         content, kind = _page_files()[name or "index.html"]
         return Response(content, media_type=f"text/{kind}; charset=utf-8")
 

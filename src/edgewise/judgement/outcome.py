@@ -10,7 +10,7 @@ of depth), F the late change of what the stream forgets:
 q_before enters a branch, q_sum = skip^2 q_before + (branch)^2 q_branch leaves it before any norm, so exp(-F_L) is the
 share of the last stream that is still a copy of the first. Exponents may cancel between attention and MLP; this cannot.
 Tokens that are all alike at the output, whichever blocks made them so, count as an A beyond every limit if each has a
-label. If F is not known, because there is no description, the same form without F has its own constants.
+label. If F is not known, for want of a description, the same form without F has its own constants.
 
 The table `probability.json` is written by `python -m experiments.trainability.calibrate` from recorded runs.
 

@@ -228,7 +228,7 @@ class ConditionBounds:
     original: Tensor  # exceeds the exact value for sharp rows
 
     def violated(self, name: str, slack: float = 1e-6) -> Tensor:
-        """Return where the lower bound of that name exceeds the exact value."""
+        """Return at which points the lower bound of that name exceeds the exact value."""
         bound: Tensor = getattr(self, name)
         return bound > self.exact + slack
 

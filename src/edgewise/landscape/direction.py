@@ -6,7 +6,7 @@
 A row whose weights are zero does not move. Reach 1 then means: as far as the weights are long.
 
 A training run brings two directions of its own, the plane it moved in: principal components of its weights, relative
-to where it ended. Of the rows theta_t - theta_end (T, parameters) the Gram matrix (T, T) gives the components without
+to its end. Of the rows theta_t - theta_end (T, parameters) the Gram matrix (T, T) gives the components without
 the large one.
 """
 
@@ -98,7 +98,7 @@ def toward(model: nn.Module, state: Mapping[str, Tensor], name: str = "toward th
         if p.is_floating_point() and not torch.equal(state[key].to(p), p.detach()):
             difference[key] = state[key].to(p) - p.detach()
     if not difference:
-        raise BadInput("the state equals this model: there is no direction between them.")
+        raise BadInput("the state equals this model, so no direction leads from one to the other.")
     return Direction(name, difference)
 
 
@@ -239,7 +239,7 @@ def training_path(model: nn.Module, states: Recorder | Sequence[Mapping[str, Ten
     values, vectors = values.flip(0).clamp_min(0), vectors.flip(1)
     if not values[1] > 1e-12 * values[0]:
         raise BadInput(
-            "the states lie on one line (or one point): there is no plane. Use line with toward(...)."
+            "the states lie on one line (or one point), not in a plane. Use line with toward(...)."
         )
     flat = vectors[:, :2].T @ rows / values[:2].sqrt()[:, None]
     sign = torch.where((rows @ flat.T)[0] < 0, -1.0, 1.0)  # training comes from the right and from above

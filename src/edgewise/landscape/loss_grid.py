@@ -142,7 +142,7 @@ def compute_grid(
     surface = Surface(bare, loss, batches, directions, start)
     centre = surface.at([0.0] * len(surface.directions))
     if not math.isfinite(centre):
-        raise BadInput(f"the loss of the model itself is {centre}: there is no landscape around it.")
+        raise BadInput(f"the loss of the model itself is {centre}, which has no landscape around it.")
     if start:
         plain = Surface(bare, surface.module.function[0], surface.batches, surface.directions, {})
         check_unchanged(plain.at([0.0] * len(surface.directions)), centre, surface.dtype)

@@ -261,7 +261,7 @@ class ModelMap:
             width,
             self._tables(inside, width, stack.depth if inside != names else 0),
             head_of(self.model, inside, width),
-            tuple(name for block in blocks for name in block.unrecognised),
+            tuple(name for block in blocks for name in block.unrecognized),
             (note,),
         )
 
@@ -405,7 +405,7 @@ class ModelMap:
 
         A block that is called several times has a row for each call. Of each, `Branch` has the heads and their width,
         what they see, and what positions do (rotary, alibi, bias); `Branch.calls` has where queries, keys and values
-        come from, where the scores are computed, and their scale. None is not known; raises if nothing can be read.
+        come from, the place of the scores, and their scale. None is not known; raises if nothing can be read.
         """
         stack = self.reading(rows=True).default
         blocks = () if stack is None else stack.blocks

@@ -127,10 +127,10 @@ def _with_hint(description: Architecture, hint: Architecture, tokens: int | None
     assumed = [line for line in hint.assumed if not line.startswith(DRAWN)]
     contradicted = []
     for knob in COMPARED:
-        behaviour, config = getattr(description, knob), getattr(hint, knob)
-        if behaviour != config:
+        behavior, config = getattr(description, knob), getattr(hint, knob)
+        if behavior != config:
             contradicted.append(
-                f"{knob}: {_text(behaviour)} as the model behaves; the config says {_text(config)}"
+                f"{knob}: {_text(behavior)} as the model behaves; the config says {_text(config)}"
             )
     changes: dict[str, Any] = {} if tokens is not None else {"tokens": hint.tokens}
     if (
@@ -194,7 +194,7 @@ def _left_out(model: nn.Module, blocks: tuple[BlockSite, ...], described: bool) 
 
     described  whether a bias of the logits by distance is, so that its table counts as read
     """
-    names = [name for block in blocks for name in block.unrecognised]
+    names = [name for block in blocks for name in block.unrecognized]
     names = [name for name in names if not (described and DISTANCES.search(name))]
     if names:
         yield f"parameters of the blocks without a role here: {', '.join(names[:3])}{' ...' if len(names) > 3 else ''}"

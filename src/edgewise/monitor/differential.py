@@ -68,7 +68,7 @@ def not_logits(e: Evidence) -> Detection | None:
     if e.path is not None and e.path.between == "reshape":
         return _mistake(
             "What the criterion is given is the model's output with tokens and classes exchanged by a reshape.",
-            "the logits are reshaped (view) where they should be transposed: each row mixes the classes of several "
+            "the logits are reshaped (view) but should be transposed: each row mixes the classes of several "
             "positions, so that logits and labels are not aligned",
             "Transpose or permute the axes; reshape and view only split and join neighboring ones.",
         )

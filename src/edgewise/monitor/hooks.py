@@ -318,7 +318,7 @@ class OptimizerSteps:
         return sum(self._share(o) for o in {each() for each in self._ended} if o is not None)
 
     def _share(self, optimizer: Optimizer) -> float:
-        """Return which part of the parameters that train it moves; all of them, where it is the one that was named."""
+        """Return which part of the parameters that train it moves; all of them, if it is the one that was named."""
         if optimizer not in self._known:
             self._known[optimizer] = self._measure(optimizer)
         return self._known[optimizer][0]

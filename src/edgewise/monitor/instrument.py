@@ -107,7 +107,7 @@ def edge_of(rate: Any) -> Edge | None:
         raise BadInput(f"rate takes what edgewise.learning_rate returned, got {type(rate).__name__}.")
     edge = rate.at_edge
     if edge is None or not edge.step_change:
-        raise BadInput("no rate learned in this rehearsal, so there is no edge to hold the training against.")
+        raise BadInput("no rate learned in this rehearsal, so it has no edge to compare the training with.")
     return Edge(float(edge.rate), float(edge.step_change), edge.separation)
 
 

@@ -21,7 +21,7 @@ from edgewise.monitor.alarm import Moved
 from edgewise.monitor.columns import Column
 
 WINDOW = 40  # rows of a trend
-FEWEST = 20  # rows before which there is no trend and no jump
+FEWEST = 20  # rows before a trend or a jump can be told
 LONG = 80  # rows of the loss, which scatters most, that decide whether it still falls
 FLOOR = 0.02  # relative: a number that hardly ever moved does not jump by a little
 
@@ -238,7 +238,7 @@ class History:
         self._span = {
             name: slice(at[0], at[-1] + 1) if len(at) else slice(0) for name, at in self._at.items()
         }
-        # rows are written behind each other, and moved when there is no more room
+        # rows are written behind each other, and moved when room runs out
         self._longest, self._end = (window, 0)
         self._steps, self._values = np.full(4 * window, np.nan), np.full((4 * window, len(pairs)), np.nan)
         self.count, self.series = 0, len(pairs)

@@ -41,7 +41,7 @@ class Provenance:
     step: int | None = None  # of training; None before it
     sampled: bool = True  # False if the numbers are exact for the ensemble, so that one seed has no scatter
     extrapolated: tuple[str, ...] = ()  # why the numbers are extrapolated; empty if they are not
-    departure: str = ""  # why a prediction was replaced by this measurement: where the two differ, and why
+    departure: str = ""  # why a prediction was replaced by this measurement: how the two differ, and why
     notes: tuple[str, ...] = ()  # what was left out or assumed
 
 

@@ -28,7 +28,7 @@ from edgewise.models.names.model_sites import (
 )
 
 # Families whose pairs are neighbors (2j, 2j + 1); in all others j turns with j + r/2.
-NEIGHBOURS = frozenset(
+NEIGHBORS = frozenset(
     {
         "codegen",
         "cohere",
@@ -53,7 +53,7 @@ class Rotation:
     """Pair j of the first r coordinates turns by position * frequency_j [Su 2021]; both vectors grow by `factor`."""
 
     frequencies: Tensor
-    neighbours: bool
+    neighbors: bool
     factor: float
 
     def __call__(self, x: Tensor, positions: Tensor) -> Tensor:
@@ -63,7 +63,7 @@ class Rotation:
         cosine, sine = turn.cos() * self.factor, turn.sin() * self.factor
         half = len(frequencies)
         moving, still = x[..., : 2 * half], x[..., 2 * half :]
-        if self.neighbours:
+        if self.neighbors:
             one, other = moving.unflatten(-1, (half, 2)).unbind(-1)
             moved = torch.stack([one * cosine - other * sine, one * sine + other * cosine], -1).flatten(-2)
         else:
@@ -94,8 +94,8 @@ def rotation_of(model: nn.Module, attention: str) -> Rotation | None:
         )
     name, owner = chosen[0]
     factor = getattr(owner, f"{kind}_attention_scaling", getattr(owner, "attention_scaling", 1.0))
-    neighbours = family in NEIGHBOURS or bool(config.get("rope_interleave", False))
-    return Rotation(in_double(_buffer(model, name).detach()), neighbours, float(factor))
+    neighbors = family in NEIGHBORS or bool(config.get("rope_interleave", False))
+    return Rotation(in_double(_buffer(model, name).detach()), neighbors, float(factor))
 
 
 def _tables(model: nn.Module) -> list[tuple[str, nn.Module]]:
@@ -189,7 +189,7 @@ class QueryKey:
 def query_keys(model: nn.Module | ModelMap, sites: ModelSites | None = None) -> list[QueryKey]:
     """Return all attentions of a model; raise `BadInput` for one without bilinear logits.
 
-    sites  where they are; default: by names, which also say how logits are scaled and rotated
+    sites  their modules; default: by names, which also say how logits are scaled and rotated
     """
     where = ModelMap.of(model)
     bare, attentions, described = where.model, [], where.family()

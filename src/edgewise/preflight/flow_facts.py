@@ -174,7 +174,7 @@ def _reached(evidence: TrainingEvidence) -> tuple[list[int], int] | None:
 
 
 def _reaches_otherwise(evidence: TrainingEvidence) -> str | None:
-    """Return why outputs that do not move may still depend on the input; None if there is no such reason."""
+    """Return why outputs that do not move may still depend on the input; else None."""
     base, changed = evidence.after_steps()
     pairs = list(zip(base.calls, changed.calls, strict=False))
     moved = [a.name for a, b in pairs if not _same(a.after, b.after)]

@@ -65,7 +65,7 @@ def skip(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
             yield finding(
                 "warning" if attends else "note",
                 [c.name for c in items],
-                "The blocks keep nothing of their input: there are no residual connections.",
+                "The blocks keep nothing of their input: residual connections are missing.",
                 f"cosine of input and output {middle:.2f} (median)",
                 "x = x + branch(x), if a residual network is meant",
             )

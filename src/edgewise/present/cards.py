@@ -145,7 +145,7 @@ def depth_table(verdict: Verdict, first: DepthRows, theory: DepthRows | None = N
                 rows.append((name + source, *(wording.overlap(row[b], apart[b]) for b in blocks)))
             elif row:
                 rows.append((name + source, *(wording.size(row[b]) for b in blocks)))
-    return CardTable((wording.nouns(verdict).block, *map(str, blocks)), tuple(rows), "numbers")
+    return CardTable((f"after {wording.nouns(verdict).block}", *map(str, blocks)), tuple(rows), "numbers")
 
 
 def depth_panels(

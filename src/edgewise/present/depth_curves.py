@@ -152,7 +152,7 @@ def _prefix(labels: Sequence[str], label: str) -> str:
 
 
 def _scale(traces: Sequence[Trace]) -> str:
-    """Return where the curves come from and at which size, said once where traces agree."""
+    """Return the sources of the curves and their size, said once if traces agree."""
     scales: list[str] = []
     for trace in traces:
         words = [trace.source.partition(":")[0] or "unknown source"]

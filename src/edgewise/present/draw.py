@@ -161,12 +161,12 @@ def _panel(axes: Axes, panel: Panel) -> None:
         _arrows(axes, panel.arrows)
     for curve in panel.curves:
         label = "_" + curve.label if curve.role == "fit" else curve.label
-        colour, error, x_error = LINES[curve.group % len(LINES)], curve.error, curve.x_error
+        color, error, x_error = LINES[curve.group % len(LINES)], curve.error, curve.x_error
         axes.errorbar(
-            curve.x, curve.y, error, x_error, color=colour, label=label, elinewidth=1.0, **ROLES[curve.role]
+            curve.x, curve.y, error, x_error, color=color, label=label, elinewidth=1.0, **ROLES[curve.role]
         )
         if curve.band is not None:
-            axes.fill_between(curve.x, *curve.band, color=colour, alpha=0.2, linewidth=0)
+            axes.fill_between(curve.x, *curve.band, color=color, alpha=0.2, linewidth=0)
     for draw_line, values in ((axes.axhline, panel.levels), (axes.axvline, panel.places)):
         for value in values:
             draw_line(value, color=QUIET, linestyle=":", linewidth=1.2, zorder=1)
@@ -289,14 +289,14 @@ def _background(axes: Axes, background: Map, dots: Dots | None = None) -> None:
 def _arrows(axes: Axes, arrows: Arrows) -> None:
     fastest = max(float(np.nanmax(arrows.speed)), 1e-12)
     norm = LogNorm(fastest * 1e-4, fastest, clip=True)
-    colours = ListedColormap(matplotlib.colormaps[SPEED](np.linspace(0.0, 0.8, 128)))  # without its pale end
+    colors = ListedColormap(matplotlib.colormaps[SPEED](np.linspace(0.0, 0.8, 128)))  # without its pale end
     quiver = axes.quiver(
         arrows.x,
         arrows.y,
         arrows.u,
         arrows.v,
         arrows.speed,
-        cmap=colours,
+        cmap=colors,
         norm=norm,
         pivot="mid",
         angles="uv",

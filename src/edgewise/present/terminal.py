@@ -180,7 +180,7 @@ def printable(text: str) -> str:
     return text
 
 
-COLOURS = {"trains": "green", "risky": "yellow", "undecided": "yellow", "will not train": "red"}
+COLORS = {"trains": "green", "risky": "yellow", "undecided": "yellow", "will not train": "red"}
 COLUMNS = {
     "norm": "norm q",
     "overlap": "overlap",
@@ -260,8 +260,8 @@ def overlap_text(overlap: float, separation: float) -> str:
 
 def verdict_table(comparison: Comparison, exponents: bool = False) -> Table:
     """Return one column for each network; `exponents` adds the rates behind the answer."""
-    colours = [COLOURS[verdict.outcome.value] for verdict in comparison.verdicts]
-    table = _table("", *(Text(name, style=c) for name, c in zip(comparison.names, colours, strict=True)))
+    colors = [COLORS[verdict.outcome.value] for verdict in comparison.verdicts]
+    table = _table("", *(Text(name, style=c) for name, c in zip(comparison.names, colors, strict=True)))
     columns = [
         _facts(trace, verdict) | (_exponents(verdict) if exponents else {})
         for trace, verdict in zip(comparison.traces, comparison.verdicts, strict=True)

@@ -10,6 +10,7 @@ from edgewise.nouns.card import Card, CardTable, Line
 WIDTH, NARROWEST, NARROW = 88, 40, 60  # columns
 SHOWN = 3  # fixes; all of them are in verdict.remedies
 INDENT = "  "
+THEN = "then, share that trained"  # heads the outcomes of fixes: `trains, 98 %`
 GLUE = "\x00"  # stands between a number and its % while lines are broken
 
 
@@ -75,14 +76,14 @@ def table_lines(table: CardTable, width: int) -> Iterator[Line]:
 def fixes(table: CardTable, width: int) -> Iterator[Line]:
     """Yield the first changes, what each leads to and what it means; one below the other if they do not fit."""
     rows = table.rows[:SHOWN]
-    label, result = (max(len(head), *(len(row[k]) for row in rows)) for k, head in enumerate(("Fix", "then")))
-    if 4 + label + 3 + result > width:
+    label, result = (max(len("Fix"), *(len(row[k]) for row in rows)) for k in (0, 1))
+    if 4 + label + 3 + max(result, len(THEN)) > width:
         yield Line(f"{INDENT}Fix", "bold")
         for change, then, _ in rows:
             yield from wrapped(change, width, 2 * INDENT)
             yield from wrapped(f"then: {then}", width, 3 * INDENT)
         return
-    yield Line(f"{INDENT}{'Fix'.ljust(label + 2)}   then", "bold")
+    yield Line(f"{INDENT}{'Fix'.ljust(label + 2)}   {THEN}", "bold")
     for change, then, note in rows:
         row = f"{2 * INDENT}{change.ljust(label)}   {then.ljust(result)}"
         whole = f"{row}   {note}"

@@ -64,7 +64,7 @@ def why(verdict: Verdict) -> str:
     if verdict.capped:
         return f"{verdict.capped}; how many of such networks trained is not known"
     if verdict.probability is None:
-        return "by its numbers; there are no records of such networks"
+        return "by its numbers; such networks were not among those that were trained"
     earned = {Outcome.TRAINS: "nothing seen prevents it; "}.get(verdict.outcome, "")
     if verdict.outcome is Outcome.RISKY and band(verdict.probability.value) is Outcome.TRAINS:
         earned = "slow; "
@@ -208,11 +208,12 @@ def _part(ratio: float) -> str:
 def attention(profile: Profile) -> str:
     """Return how many tokens are attended to, of those that can be seen."""
     assert profile.keys is not None
-    looks, visible = f"about {max(1, round(profile.keys))}", profile.visible
+    count, visible = max(1, round(profile.keys)), profile.visible
     if visible is None or profile.tokens is None:
-        return f"Each token attends to {looks} tokens."
+        return f"Each token attends to about {count} tokens."
     if visible >= 0.99 * profile.tokens:
-        extent = f"{looks} of {profile.tokens} tokens"
+        share = f"{min(count / profile.tokens, 1.0):.0%}"
+        extent = f"about {count} of {profile.tokens} tokens ({share})".replace("%", " %")
     else:  # a mask: how many a token sees depends on its place, the share of them much less
         extent = f"about {min(profile.keys / visible, 1.0):.0%} of the tokens it may see".replace("%", " %")
     if profile.keys < 0.1 * visible:
@@ -367,6 +368,7 @@ def vouched(verdict: Verdict) -> Iterator[str]:
         yield f"{verdict.profile.left_out}."
     if verdict.extrapolated:
         yield f"Extrapolated: {'; '.join(verdict.extrapolated)}."
+    yield from (f"Assumed: {note}." for note in verdict.notes if note.startswith("tokens: "))
 
 
 def overlap(value: float, separation: float) -> str:

@@ -41,7 +41,7 @@ def readout_of(output: object, stream: Tensor, shaped: Callable[[Tensor], Tensor
 def first_loss(
     model: nn.Module, batch: object, output: object, own: Tensor | None, mask: Tensor | None, causal: bool
 ) -> FirstLoss | None:
-    """The cross-entropy of the logits before training, beside that of chance; None if there are no logits.
+    """The cross-entropy of the logits before training, beside that of chance; None without logits.
 
     By the model's own loss if the batch has labels, else by the ids of the input (the next ones where `causal`), and
     by labels drawn at random: the smallest counts, so that neither a few unlikely labels nor trained weights raise it.

@@ -56,7 +56,7 @@ def traced_sites(stack: Stack) -> tuple[TracedSite, ...]:
 
 
 def attentions(stack: Stack) -> list[AttentionLocation]:
-    """List where the attention of each block runs; blocks without one are left out."""
+    """List the module in which the attention of each block runs; blocks without one are left out."""
     listed = []
     for index, block in enumerate(stack.blocks):
         branch = next((branch for branch in block.branches if branch.kind == "attention"), None)

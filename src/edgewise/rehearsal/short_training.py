@@ -162,7 +162,7 @@ def synthetic_batches(
         return _images(model, example["pixel_values"], count, size, generator)
     if not any(head in type(model).__name__ for head in HEADS):
         raise BadInput(
-            f"there are no synthetic batches for {type(model).__name__}. Give your own, and a loss."
+            f"synthetic batches for {type(model).__name__} do not exist. Give your own, and a loss."
         )
     return _texts(example["input_ids"], count, size, generator)
 

@@ -107,7 +107,7 @@ class Validation:
         except BadInput as error:
             stack, self.note = None, f"no residual stream was recognized ({error})"
         if stack is None or stack.layout is None or not stack.blocks:
-            self.note = self.note or "no residual stream was recognised"
+            self.note = self.note or "no residual stream was recognized"
             return
         self.stack = stack
         name = stack.blocks[-1].module
@@ -147,7 +147,7 @@ class Validation:
         return catch.shaped(catch.finished()[-1])
 
     def _separation(self, bare: nn.Module, stream: Tensor, call: LossCall | None) -> float:
-        """NaN if there is no stream, no pair of tokens, or no finite number."""
+        """NaN without a stream, a pair of tokens, or a finite number."""
         if self.stack is None or stream.shape[1] < 2 or not bool(torch.isfinite(stream).all()):
             return math.nan
         shape = (stream.shape[0], stream.shape[1])

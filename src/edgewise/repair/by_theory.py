@@ -26,10 +26,10 @@ from edgewise.repair.by_measurement import GainSearch, largest_within
 from edgewise.repair.layers import Exclusions
 from edgewise.repair.new_values import LINEAR, ODD, SCHEMES
 from edgewise.repair.plan import TOLERANCE, Change, Plan, TotalChanges, diagnose, exponent_of
-from edgewise.repair.recognised import (
+from edgewise.repair.recognized import (
     MatrixPlace,
     Pairs,
-    Recognised,
+    Recognized,
     allowed,
     bias_changes,
     embedding_changes,
@@ -50,7 +50,7 @@ BAND = (0.25, 4.0)  # gates are left alone within this, and set to gain one outs
 
 
 def plan_by_theory(
-    recognised: Recognised,
+    recognized: Recognized,
     before: TotalChanges | None,
     start: tuple[float, float] | None,
     exclusions: Exclusions,
@@ -63,26 +63,26 @@ def plan_by_theory(
 
     before, start  read from the model; None if it has no weights: then those of its description
     """
-    architecture = recognised.architecture
+    architecture = recognized.architecture
     before = predicted_totals(architecture, None) if before is None else before
     notes = list(architecture.unmodelled)
-    tables = embedding_changes(recognised, start, exclusions, notes) if embeddings else []
+    tables = embedding_changes(recognized, start, exclusions, notes) if embeddings else []
     if tables:
         start = (1.0, start[1] if start else 0.0)
-    redraws = redraws_of_copies(recognised, exclusions, notes)
+    redraws = redraws_of_copies(recognized, exclusions, notes)
     biases: tuple[Change, ...] = ()
     if goal != "critical":
-        pairs = scheme_changes(recognised, exclusions, goal)
+        pairs = scheme_changes(recognized, exclusions, goal)
         notes.append(SCHEMES[goal].note(architecture.depth))
-        expected = predicted_totals(with_changes(recognised, pairs, SCHEMES[goal].zero_biases), start)
-        biases = bias_changes(recognised, exclusions) if SCHEMES[goal].zero_biases else ()
+        expected = predicted_totals(with_changes(recognized, pairs, SCHEMES[goal].zero_biases), start)
+        biases = bias_changes(recognized, exclusions) if SCHEMES[goal].zero_biases else ()
     elif before.worst <= limit + TOLERANCE and not redraws and not tables:
         pairs, expected = [], before
     else:
         pairs, expected = _critical_changes(
-            recognised, redraws, exclusions, limit, start, draw or "orthogonal"
+            recognized, redraws, exclusions, limit, start, draw or "orthogonal"
         )
-        biases = bias_changes(recognised, exclusions)
+        biases = bias_changes(recognized, exclusions)
     changes = (*tables, *(change for _, change in pairs), *biases)
     expected = expected if changes else before
     text, findings = diagnose(before, expected, limit, changed=bool(changes))
@@ -92,7 +92,7 @@ def plan_by_theory(
         before,
         expected,
         architecture.depth,
-        recognised.sites.width,
+        recognized.sites.width,
         limit,
         "theory",
         reached=expected.worst <= limit + TOLERANCE,
@@ -103,7 +103,7 @@ def plan_by_theory(
 
 
 def predicted_totals(architecture: Architecture, start: tuple[float, float] | None) -> TotalChanges:
-    """Predict the totals of a description from where the data starts: (norm, overlap)."""
+    """Predict the totals of a description from the start of the data: (norm, overlap)."""
     norm, overlap = start if start is not None else (None, 0.0)
     # Log-changes from the embedding to the last block, and the exponents that a verdict reads.
     trace = predict_transformer(architecture, None, norm, at_least_zero(overlap))
@@ -119,7 +119,7 @@ def predicted_totals(architecture: Architecture, start: tuple[float, float] | No
 
 
 def _critical_changes(
-    recognised: Recognised,
+    recognized: Recognized,
     fixed: Pairs,
     exclusions: Exclusions,
     limit: float,
@@ -127,19 +127,19 @@ def _critical_changes(
     draw: str,
 ) -> tuple[Pairs, TotalChanges]:
     """The changes that put every branch at the share s, and the totals the theory predicts for them."""
-    free = [place for place in recognised.places() if allowed(place, exclusions)]
-    gains = BranchGains.of(recognised.architecture, free, limit, start)
+    free = [place for place in recognized.places() if allowed(place, exclusions)]
+    gains = BranchGains.of(recognized.architecture, free, limit, start)
 
     def at(x: float) -> Pairs:
-        inside = _merge(fixed, _inner(recognised, free, gains, math.exp(x), draw))
-        architecture = with_changes(recognised, inside, biases_off=True)
-        return _merge(inside, _writers(recognised, architecture, free, gains, math.exp(x), draw))
+        inside = _merge(fixed, _inner(recognized, free, gains, math.exp(x), draw))
+        architecture = with_changes(recognized, inside, biases_off=True)
+        return _merge(inside, _writers(recognized, architecture, free, gains, math.exp(x), draw))
 
     def totals(x: float) -> TotalChanges:
-        return predicted_totals(gains.effective(with_changes(recognised, at(x), biases_off=True)), start)
+        return predicted_totals(gains.effective(with_changes(recognized, at(x), biases_off=True)), start)
 
-    search = GainSearch(totals, recognised.architecture.depth, EVALUATIONS)
-    x = largest_within(search, limit, guess=math.log(1.5 * limit / recognised.architecture.depth) / 2)
+    search = GainSearch(totals, recognized.architecture.depth, EVALUATIONS)
+    x = largest_within(search, limit, guess=math.log(1.5 * limit / recognized.architecture.depth) / 2)
     return at(x), search.at(x)
 
 
@@ -148,12 +148,12 @@ def _merge(first: Pairs, second: Pairs) -> Pairs:
 
 
 def _inner(
-    recognised: Recognised, free: Sequence[MatrixPlace], gains: BranchGains, s: float, draw: str
+    recognized: Recognized, free: Sequence[MatrixPlace], gains: BranchGains, s: float, draw: str
 ) -> Pairs:
     """Value and MLP input matrices: the branch's gain is shared evenly between them and the matrix that writes."""
     pairs: Pairs = []
     for place in free:
-        old = recognised.old_std(place)
+        old = recognized.old_std(place)
         gain = gains.inner(place.role, place.block, s)
         if place.writes or not old or gain is None:
             continue
@@ -164,7 +164,7 @@ def _inner(
 
 
 def _writers(
-    recognised: Recognised,
+    recognized: Recognized,
     architecture: Architecture,
     free: Sequence[MatrixPlace],
     gains: BranchGains,
@@ -174,7 +174,7 @@ def _writers(
     """O and W_2 of every block at the share s; matrices outside the description get its first block's ratio."""
     pairs: Pairs = []
     for place in free:
-        old = recognised.old_std(place)
+        old = recognized.old_std(place)
         if not place.writes or old is None or not old:
             continue
         block = place.block if place.described else min(place.block, architecture.depth - 1)

@@ -26,7 +26,7 @@ from edgewise.repair.layers import Exclusions, frozen_names, layers_of
 from edgewise.repair.meter import Meter, as_bad_input, batch_for
 from edgewise.repair.new_values import new_values, refuse_goal
 from edgewise.repair.plan import TOLERANCE, Plan, TotalChanges, frozen_in_words, with_frozen
-from edgewise.repair.recognised import Recognised, recognise
+from edgewise.repair.recognized import Recognized, recognize
 
 TRIALS = 2  # networks drawn to check what the theory predicts
 UNSEEN = "The frozen weights were not measured: the expected totals take them as the config draws them."
@@ -100,22 +100,22 @@ def _plan(
     embeddings: bool,
     tokens: int | None,
 ) -> Plan:
-    bare, recognised = where.model, recognise(where, tokens, batch)
-    if isinstance(recognised, Recognised) and recognised.weightless:
-        plan = plan_by_theory(recognised, None, None, exclusions, goal, limit, draw, embeddings)
+    bare, recognized = where.model, recognize(where, tokens, batch)
+    if isinstance(recognized, Recognized) and recognized.weightless:
+        plan = plan_by_theory(recognized, None, None, exclusions, goal, limit, draw, embeddings)
         return replace(plan, notes=(*plan.notes, UNSEEN)) if exclusions.left else plan
-    if isinstance(recognised, str) and any(p.is_meta or hasattr(p, "to_local") for p in bare.parameters()):
+    if isinstance(recognized, str) and any(p.is_meta or hasattr(p, "to_local") for p in bare.parameters()):
         raise BadInput(
-            f"no plan is possible: {recognised}. Plan on a whole model with weights: names are the same."
+            f"no plan is possible: {recognized}. Plan on a whole model with weights: names are the same."
         )
     batch = batch_for(bare, tokens) if batch is None else batch
-    if isinstance(recognised, str):
-        return _by_measurement(where, batch, exclusions, goal, limit, draw, f"Not by theory: {recognised}")
-    meter = Meter(bare, batch, recognised.layers, raw=False)
+    if isinstance(recognized, str):
+        return _by_measurement(where, batch, exclusions, goal, limit, draw, f"Not by theory: {recognized}")
+    meter = Meter(bare, batch, recognized.layers, raw=False)
     before = meter.read()
     if tokens is None and meter.tokens >= 2:  # as many as the batch has
-        recognised = replace(recognised, architecture=recognised.architecture.replace(tokens=meter.tokens))
-    plan = plan_by_theory(recognised, before, meter.start, exclusions, goal, limit, draw, embeddings)
+        recognized = replace(recognized, architecture=recognized.architecture.replace(tokens=meter.tokens))
+    plan = plan_by_theory(recognized, before, meter.start, exclusions, goal, limit, draw, embeddings)
     plan = replace(plan, measured=meter.measured)
     if not plan.changes:
         return replace(plan, passes=meter.passes)

@@ -215,7 +215,7 @@ def frozen_names(model: nn.Module) -> frozenset[str]:
 
 
 def _memory(parameter: Tensor) -> tuple[int, int, int] | None:
-    """(storage, first byte, byte after the last) of a plain tensor; None where there is no such memory."""
+    """(storage, first byte, byte after the last) of a plain tensor; else None."""
     if (
         type(parameter) not in (torch.Tensor, torch.nn.Parameter)
         or parameter.is_meta
@@ -287,7 +287,7 @@ def zero_biases(
 def copies_of_first(model: nn.Module, layers: LayerStack, paths: Sequence[str]) -> list[str]:
     """Matrices of layers that are copies of the first: all of their random matrices equal, in parameters of their own.
 
-    One equal matrix is no copy: it may be a table, or a start that was meant.
+    One equal matrix is not a copy: it may be a table, or a start that was meant.
     """
     if layers.stack is not None:
         return _copied_places(model, layers)

@@ -341,7 +341,7 @@ DRAWS = {{
 def write_module(plan: Plan, path: str | Path, title: str) -> None:
     """Write the plan as a module; raise if it changes nothing."""
     if not plan.changes:
-        raise BadInput("the plan changes nothing, so there is no module to write.")
+        raise BadInput("the plan changes nothing, so a module would be empty.")
     with whole_file(path) as file:
         file.write(module_text(plan, Path(path).stem, title).encode())
 

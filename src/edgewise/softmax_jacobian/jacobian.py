@@ -357,7 +357,7 @@ def entropy(rows: Tensor) -> Tensor:
 
 
 def saturated(rows: Tensor, limit: float = SATURATED) -> Tensor:
-    """Return True where the largest entry leaves less than `limit` to all other keys."""
+    """Return True for rows whose largest entry leaves less than `limit` to all other keys."""
     return log_rest(rows) < math.log(limit)
 
 

@@ -93,7 +93,7 @@ def _error(values: Array) -> float:
 
 
 def depth_scale(rate: float | None) -> float | None:
-    """xi = 1/|lambda| for a log-rate per layer [Schoenholz 2017]; infinite on the edge, None when there is no rate.
+    """xi = 1/|lambda| for a log-rate per layer [Schoenholz 2017]; infinite on the edge, None without a rate.
 
     >>> depth_scale(-0.25)
     4.0

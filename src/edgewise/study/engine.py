@@ -35,12 +35,12 @@ PER_CORE = 64  # processes; cases that wait may use more of them than there are 
 
 
 def folder_of(name: str, into: str | Path) -> Path:
-    """Return where the runs of a recipe are written."""
+    """Return the folder for the runs of a recipe."""
     return Path(into).resolve() / name
 
 
 def records_of(name: str, into: str | Path) -> Path:
-    """Return where the records of a recipe are."""
+    """Return the folder of the records of a recipe."""
     return folder_of(name, into) / RECORDS
 
 

@@ -247,7 +247,7 @@ def find_recipes(folder: str | Path) -> list[Path]:
 
 def _check(path: Path) -> None:
     if not path.is_file():
-        raise BadInput(f"There is no recipe {path}. `edgewise run --list` shows those that are here.")
+        raise BadInput(f"No recipe {path} was found. `edgewise run --list` shows those that are here.")
     if path.suffix != ".py":
         raise BadInput(f"{path} is not a Python file. A recipe is a .py file with {', '.join(FUNCTIONS)}.")
     if lacking := _lacking(path):

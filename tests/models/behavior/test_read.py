@@ -389,7 +389,7 @@ def test_a_model_that_does_not_run_when_edited_is_listed_with_what_it_said() -> 
     assert reading.stacks[0].depth == DEPTH and "too loud" in reading.stacks[0].not_read[0]
 
 
-def test_trained_weights_are_recognised() -> None:
+def test_trained_weights_are_recognized() -> None:
     model = blocks()
     assert read(model, ids()).trained is False
     with torch.no_grad():

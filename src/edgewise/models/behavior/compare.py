@@ -53,7 +53,7 @@ TRAINED = 1.2  # random matrices give 0.9 to 1; a small GPT after 150 steps 1.5
 
 
 def copies(model: nn.Module, blocks: tuple[Block, ...]) -> bool | None:
-    """Compare the matrices of all blocks: equal numbers in different tensors; None if there is no pair."""
+    """Compare the matrices of all blocks: equal numbers in different tensors; None without a pair."""
     if len(blocks) < 2:
         return None
     owners = [_parameters(model, block) for block in blocks]

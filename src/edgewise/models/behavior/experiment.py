@@ -361,7 +361,7 @@ def _waits_for_its_return(module: nn.Module) -> bool:
 
 
 def unit(value: Tensor) -> Tensor:
-    """At mean square one, where the eps of a norm plays no part."""
+    """At mean square one, so that the eps of a norm plays no part."""
     return value / (value.pow(2).mean().sqrt() + 1e-30)
 
 

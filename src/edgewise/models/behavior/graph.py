@@ -230,7 +230,7 @@ class Graph:
         return node.function in SAME_NUMBERS and same
 
     def between(self, root: int, tip: int) -> list[int]:
-        """Nodes on paths from root to tip in order, root left out; empty if there is no path."""
+        """Nodes on paths from root to tip in order, root left out; empty without a path."""
         above, todo = {root}, [tip]
         while todo:
             index = todo.pop()

@@ -163,7 +163,7 @@ def _short(block: Sequence[BranchStructure]) -> str:
         facts = [f"{branch.heads} heads" if branch.heads else "", _sight_text(branch)]
         facts += [f"norm {branch.norm}" if branch.norm else ""]
         words.append(
-            f"{branch.kind or 'not recognised'} ({', '.join(f for f in facts if f)})".replace(" ()", "")
+            f"{branch.kind or 'not recognized'} ({', '.join(f for f in facts if f)})".replace(" ()", "")
         )
     return ", ".join(words)
 
@@ -373,7 +373,7 @@ def _branch_text(branch: BranchStructure) -> str:
         reasons.setdefault(reason, []).append(fact.replace("_", " "))
     unread = [f"not stated: {', '.join(names)} ({reason})" for reason, names in reasons.items()]
     text = ", ".join([*(fact for fact in facts if fact), *branch.remarks])
-    return "; ".join([f"{branch.kind or 'not recognised'}: {text}".rstrip(": "), *unread])
+    return "; ".join([f"{branch.kind or 'not recognized'}: {text}".rstrip(": "), *unread])
 
 
 def _sight_text(branch: BranchStructure) -> str:

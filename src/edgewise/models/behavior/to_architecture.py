@@ -405,7 +405,7 @@ def _shape(stack: Stack, attention: Branch) -> Iterator[str]:
 def _sizes(stack: Stack, attention: Branch) -> Iterator[str]:
     if not stack.start_norm:
         yield (
-            f"the stream of {stack.name} is zero where it starts, so that there is no geometry to predict. "
+            f"the stream of {stack.name} starts at zero, so it has no geometry to predict. "
             "It may come from a part that starts at zero, or from a batch of zeros."
         )
     if attention.heads is None:

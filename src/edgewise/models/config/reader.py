@@ -57,7 +57,7 @@ def normal_gains(
 
 
 def with_query_key_norm(gains: dict[str, Any], scaling: float = 1.0) -> dict[str, Any]:
-    """Normalised queries and keys: the gains are those of the norms, 1 at first, whatever the matrices."""
+    """Normalized queries and keys: the gains are those of the norms, 1 at first, whatever the matrices."""
     return gains | {"qk_norm": True, "score_gain": scaling, "key_gain": None}
 
 
@@ -291,5 +291,6 @@ def assume_tokens(config: ConfigReader, *names: str, context: int, most: int = D
             config.assume(f"tokens: {config.tokens} as requested, beyond the context of {context}")
         return config.tokens
     tokens = min(context, most)
-    config.assume(f"tokens: {tokens}, the context is {context}; set --tokens")
+    if tokens < context:
+        config.assume(f"tokens: {tokens}, the context is {context}; set --tokens")
     return tokens

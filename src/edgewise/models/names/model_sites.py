@@ -181,7 +181,7 @@ class BlockSite:
     middle: str | None
     cross_attention: AttentionSite | None = None
     scales: tuple[str, ...] = ()  # learned multipliers of the branches (LayerScale)
-    unrecognised: tuple[str, ...] = ()
+    unrecognized: tuple[str, ...] = ()
     calls: int = 1  # how often it runs in a pass: several where layers share one module
     whole: bool = (
         True  # `name` is a module that gives the stream after the block; else what holds its matrices
@@ -223,7 +223,7 @@ class ModelSites:
     width: int
     embeddings: tuple[str, ...]  # modules and bare parameters that make the first stream
     head: str | None  # the module that reads the last stream out
-    unrecognised: tuple[str, ...]  # parameters of the blocks that have no role here, by name
+    unrecognized: tuple[str, ...]  # parameters of the blocks that have no role here, by name
     assumed: tuple[str, ...] = ()  # what names and shapes leave open
 
     @property

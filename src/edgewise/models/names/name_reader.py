@@ -40,7 +40,7 @@ def find_stacks(model: nn.Module) -> tuple[tuple[str, tuple[str, ...]], ...]:
 
 
 def _candidates(model: nn.Module) -> list[tuple[int, str, tuple[str, ...]]]:
-    """(parameters, name, blocks) of every outermost list; those of one block only if there is no longer one."""
+    """(parameters, name, blocks) of every outermost list; those of one block only without a longer one."""
     long, short = list(_lists(model, "", 2)), list(_lists(model, "", 1))
     return long or short
 
@@ -146,7 +146,7 @@ class NameReader:
             width=width,
             embeddings=embeddings_of(model, inside, width),
             head=head_of(model, inside, width),
-            unrecognised=tuple(name for s in stacks for block in s.blocks for name in block.unrecognised),
+            unrecognized=tuple(name for s in stacks for block in s.blocks for name in block.unrecognized),
             assumed=tuple(dict.fromkeys(assumed)),
         )
 

@@ -167,8 +167,8 @@ class FullNumbers:
 
     def _candidates(self, width: int) -> Iterator[int]:
         pairs = [*self._pairs(HIDDEN), ("", self.tower.width, self._width(self.tower, self.builds[0][0]))]
-        words = re.split(r"[._]", self.first.name)  # encoder and decoder may have hidden widths of their own
-        pairs.sort(key=lambda pair: pair[0].split("_")[0] not in words)
+        places = re.split(r"[._]", self.first.name)  # encoder and decoder may have hidden widths of their own
+        pairs.sort(key=lambda pair: pair[0].split("_")[0] not in places)
         yield from (full for _, full, small in pairs if small == width)
         yield from (full * (width // small) for _, full, small in pairs if small and width % small == 0)
         yield from (full * width // small for _, full, small in pairs if small and full * width % small == 0)

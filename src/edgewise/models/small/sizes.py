@@ -263,7 +263,7 @@ def _heads(width: int, inner: float, heads: int | None) -> tuple[int | None, int
 def small_number(
     name: str, value: int, tower: Tower | None, all_towers: Mapping[str, Tower], scale: Scale
 ) -> int:
-    """Return a config's number in a small model; token ids and what is no size stay within their range."""
+    """Return a config's number in a small model; token ids and what is not a size stay within their range."""
     if name.endswith("vocab_size") or name in ("n_vocab", "vocab_size_per_layer_input"):
         return min(value, VOCABULARY)
     if name.endswith(("token_id", "token_index")):

@@ -1,4 +1,4 @@
-"""Gaussian averages of activations: everything the length and correlation maps need, vectorised.
+"""Gaussian averages of activations: everything the length and correlation maps need, vectorized.
 
 For u = sqrt(q) z and a pair (u, u') with variance q and correlation c = 1 - e:
 

@@ -32,7 +32,7 @@ from edgewise.theory.gram.step import PullWeights, log, step
 
 Progress = Callable[[float], None]
 Tick = Callable[[], None]
-STOPPED = ", stopped where the stream leaves the range of numbers"
+STOPPED = ", stopped at the block whose stream overflows"
 STATISTICS = ("logit_variance", "condensation")  # of attention layers
 
 

@@ -37,7 +37,7 @@ def trace_perceptron(perceptron: Perceptron, start_overlap: float = 0.0) -> Trac
     with np.errstate(divide="ignore"):
         log_gradient = None if missing else np.log(pull_back(steps))[None, None]
     source = "theory: length and correlation maps"
-    source += ", stopped where the signal leaves the range of numbers" if missing else ""
+    source += ", stopped at the layer whose signal overflows" if missing else ""
     return Trace(
         sites=perceptron.sites(),
         norm=np.array([[s.length for s in states] + [np.inf] * missing]),

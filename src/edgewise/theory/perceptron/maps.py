@@ -36,7 +36,7 @@ _ON_THE_BOUNDARY = 1e-6
 
 @dataclass(frozen=True)
 class PerceptronTheory:
-    """The limits of a perceptron; scales in layers, inf on the boundary, nan if there is no such thing."""
+    """The limits of a perceptron; scales in layers, inf on the boundary, else nan."""
 
     length_fixed_point: float
     correlation_fixed_point: float

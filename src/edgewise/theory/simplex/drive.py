@@ -131,7 +131,7 @@ def _out_of_range(
         separation=_row(separations + [separations[-1]] * missing),
         architecture=architecture,
         provenance=Provenance(
-            "theory: simplex recursion, stopped where the stream leaves the range of numbers", sampled=False
+            "theory: simplex recursion, stopped at the block whose stream overflows", sampled=False
         ),
     )
 

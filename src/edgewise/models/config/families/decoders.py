@@ -156,7 +156,7 @@ MOST_EXPERTS, WIDEST = (
 def mixtral(config: ConfigReader) -> Knobs:
     """Mistral with chosen experts, their weights summing to 1."""
     knobs = mistral(config, base=1_000_000.0)
-    return knobs | {"mlp_branch": _routed(config, knobs["mlp_in_gain"], normalised=True)}
+    return knobs | {"mlp_branch": _routed(config, knobs["mlp_in_gain"], normalized=True)}
 
 
 def qwen3_moe(config: ConfigReader) -> Knobs:
@@ -164,7 +164,7 @@ def qwen3_moe(config: ConfigReader) -> Knobs:
     window = window_of(config) if config.flag("use_sliding_window") else None
     knobs = with_query_key_norm(llama(config), rope_scaling(config)) | {"window": window}
     s, narrow = config.number("initializer_range", default=0.02), config.integer("moe_intermediate_size")
-    weight = _routed(config, knobs["mlp_in_gain"], normalised=config.flag("norm_topk_prob"))
+    weight = _routed(config, knobs["mlp_in_gain"], normalized=config.flag("norm_topk_prob"))
     plain, step = set(config.get("mlp_only_layers") or ()), config.integer("decoder_sparse_step", default=1)
     dense = [i in plain or (i + 1) % step != 0 for i in range(knobs["depth"])]
     return knobs | _mixed(dense, s, wide=knobs["mlp_width"], narrow=narrow, weight=weight)
@@ -181,7 +181,7 @@ def gpt_oss(config: ConfigReader) -> Knobs:
     return knobs | {
         "activation": "quick_gelu",
         "window": windows(config, types, window_of(config)),
-        "mlp_branch": _routed(config, knobs["mlp_in_gain"], normalised=True),
+        "mlp_branch": _routed(config, knobs["mlp_in_gain"], normalized=True),
     }
 
 
@@ -190,8 +190,8 @@ def deepseek_v3(config: ConfigReader) -> Knobs:
     knobs, s = llama(config), config.number("initializer_range", default=0.02)
     narrow, shared = config.integer("moe_intermediate_size"), config.number("n_shared_experts", default=1)
     scale = config.number("routed_scaling_factor", default=2.5)
-    normalised = config.flag("norm_topk_prob", default=True)
-    weight = scale * _routed(config, knobs["mlp_in_gain"], normalised=normalised, score=_sigmoid)
+    normalized = config.flag("norm_topk_prob", default=True)
+    weight = scale * _routed(config, knobs["mlp_in_gain"], normalized=normalized, score=_sigmoid)
     first = int(config.number("first_k_dense_replace", default=0))
     dense = [i < first for i in range(knobs["depth"])]
     # The shared expert is always on and `shared` experts wide: it adds `shared` to the squared weights.
@@ -223,7 +223,7 @@ def _latent_attention(config: ConfigReader, s: float, scaling: float) -> Knobs:
     }
 
 
-def _routed(config: ConfigReader, spread: float, *, normalised: bool, score: Any = math.exp) -> float:
+def _routed(config: ConfigReader, spread: float, *, normalized: bool, score: Any = math.exp) -> float:
     """sqrt(sum of squared routing weights) of the chosen experts.
 
     Router logits are Gaussian with standard deviation `spread` (the router is drawn like any matrix); the k
@@ -241,7 +241,7 @@ def _routed(config: ConfigReader, spread: float, *, normalised: bool, score: Any
         )
     quantiles = (NormalDist().inv_cdf((experts - i - 0.5) / experts) for i in range(experts))
     scores = [score(spread * z) for z in quantiles]
-    total = sum(scores[:active]) if normalised else (sum(scores) if score is math.exp else 1.0)
+    total = sum(scores[:active]) if normalized else (sum(scores) if score is math.exp else 1.0)
     return math.sqrt(sum((w / total) ** 2 for w in scores[:active]))
 
 

@@ -40,7 +40,7 @@ Pairs = list[tuple[MatrixPlace, Change]]
 
 
 @dataclass(frozen=True)
-class Recognised:
+class Recognized:
     """`weightless`: on the meta device or sharded, so that gains come from the config and nothing is measured."""
 
     model: nn.Module
@@ -88,7 +88,7 @@ class Recognised:
         return gains.get(role)
 
 
-def recognise(model: nn.Module | ModelMap, tokens: int | None, batch: object = None) -> Recognised | str:
+def recognize(model: nn.Module | ModelMap, tokens: int | None, batch: object = None) -> Recognized | str:
     """The recognized model, or why the theory does not describe it."""
     where = ModelMap.of(model)
     model = where.model
@@ -105,12 +105,12 @@ def recognise(model: nn.Module | ModelMap, tokens: int | None, batch: object = N
                 first = places.stacks[0].name or "the model"
                 return f"names give the blocks of {first}, and the stack that is measured is {stack.name}"
     except BadInput as error:  # a batch may be too short to be read on, and is measured all the same
-        return str(error) if batch is None else recognise(model, tokens)
+        return str(error) if batch is None else recognize(model, tokens)
     if not isinstance(architecture, Architecture):
         return "it is on the meta device or sharded, and has no config of a family that edgewise knows"
     if places.stacks[0].norm not in ("pre", "post", "none"):
         return f"its branches end in norms ({places.stacks[0].norm}), which undo the gains of their matrices"
-    return Recognised(model, places, _with_multipliers(model, architecture), weightless)
+    return Recognized(model, places, _with_multipliers(model, architecture), weightless)
 
 
 def _unusual(blocks: Sequence[BlockSite]) -> str:
@@ -176,9 +176,9 @@ _KNOBS = {
 }
 
 
-def with_changes(recognised: Recognised, pairs: Pairs, biases_off: bool) -> Architecture:
+def with_changes(recognized: Recognized, pairs: Pairs, biases_off: bool) -> Architecture:
     """The description after the changes: every gain times the ratio of its matrices' standard deviations."""
-    architecture = recognised.architecture
+    architecture = recognized.architecture
     ratio: dict[tuple[str, int], float] = {}
     for place, change in pairs:
         if place.described and change.old_std:
@@ -209,66 +209,66 @@ def allowed(place: MatrixPlace, exclusions: Exclusions) -> bool:
     return all(allowed) and all(exclusions.first(name) for name in place.matrix.parameters)
 
 
-def scheme_changes(recognised: Recognised, exclusions: Exclusions, goal: str) -> Pairs:
+def scheme_changes(recognized: Recognized, exclusions: Exclusions, goal: str) -> Pairs:
     """Every matrix at the standard deviation of a published scheme."""
-    scheme, depth = SCHEMES[goal], recognised.architecture.depth
+    scheme, depth = SCHEMES[goal], recognized.architecture.depth
     pairs: Pairs = []
-    for place in recognised.places():
+    for place in recognized.places():
         if allowed(place, exclusions):
             m = place.matrix
             std = scheme.std(
                 MatrixSize(m.fan_in, m.fan_out, depth, place.writes, place.role in ("query", "key"))
             )
-            pairs.append((place, Change(m, recognised.old_std(place), std, scheme.draw, scheme.reason)))
+            pairs.append((place, Change(m, recognized.old_std(place), std, scheme.draw, scheme.reason)))
     return pairs
 
 
-def redraws_of_copies(recognised: Recognised, exclusions: Exclusions, notes: list[str]) -> Pairs:
+def redraws_of_copies(recognized: Recognized, exclusions: Exclusions, notes: list[str]) -> Pairs:
     """Every matrix at its own standard deviation, if the layers are copies of one another."""
-    if recognised.weightless:
+    if recognized.weightless:
         return []
-    first = recognised.model.get_submodule(recognised.layers.names[0])
+    first = recognized.model.get_submodule(recognized.layers.names[0])
     paths = [path for path, p in first.named_parameters() if p.ndim > 1]
-    copies = copies_of_first(recognised.model, recognised.layers, paths)
+    copies = copies_of_first(recognized.model, recognized.layers, paths)
     if not copies:
         return []
     notes.append(copies_in_words(copies, exclusions))
     reason = "its own values: the layers were copies of one another"
     return [
         (place, Change(place.matrix, old, old, "normal", reason))
-        for place in recognised.places()
-        if allowed(place, exclusions) and (old := recognised.old_std(place))
+        for place in recognized.places()
+        if allowed(place, exclusions) and (old := recognized.old_std(place))
     ]
 
 
-def bias_changes(recognised: Recognised, exclusions: Exclusions) -> tuple[Change, ...]:
+def bias_changes(recognized: Recognized, exclusions: Exclusions) -> tuple[Change, ...]:
     """Biases of the blocks' matrices that are not zero become zero."""
-    if recognised.weightless:
+    if recognized.weightless:
         return ()
-    names = dict.fromkeys(name for place in recognised.places() for name in place.matrix.biases)
+    names = dict.fromkeys(name for place in recognized.places() for name in place.matrix.biases)
     changes: list[Change] = []
     for name in names:
         owner, _, path = name.rpartition(".")
-        changes += zero_biases(recognised.model, LayerStack((owner,), leaf=False), (path,), exclusions)
+        changes += zero_biases(recognized.model, LayerStack((owner,), leaf=False), (path,), exclusions)
     return tuple(changes)
 
 
 def embedding_changes(
-    recognised: Recognised, start: tuple[float, float] | None, exclusions: Exclusions, notes: list[str]
+    recognized: Recognized, start: tuple[float, float] | None, exclusions: Exclusions, notes: list[str]
 ) -> list[Change]:
     """Every table redrawn with its standard deviation over sqrt(q_0); where one is tied, all stay, with a note."""
-    q = start[0] if start else recognised.architecture.embedding_norm
+    q = start[0] if start else recognized.architecture.embedding_norm
     if abs(math.log(q)) < 0.1:
         return []
-    embeddings = recognised.sites.embeddings
-    names = [f"{n}.weight" if _is_module(recognised.model, n) else n for n in embeddings]
+    embeddings = recognized.sites.embeddings
+    names = [f"{n}.weight" if _is_module(recognized.model, n) else n for n in embeddings]
     tied = [name for name in names if name in exclusions.ties]
     if tied:
         notes.append(
             f"{tied[0]} is also the readout: all embeddings stay as they are, and so does the logits' size."
         )
         return []
-    return [_embedding_change(recognised, name, q) for name in names if exclusions.allows(name)]
+    return [_embedding_change(recognized, name, q) for name in names if exclusions.allows(name)]
 
 
 def _is_module(model: nn.Module, name: str) -> bool:
@@ -276,15 +276,15 @@ def _is_module(model: nn.Module, name: str) -> bool:
     return name in dict(model.named_modules())
 
 
-def _embedding_change(recognised: Recognised, name: str, q: float) -> Change:
-    parameter = recognised.model.get_parameter(name)
+def _embedding_change(recognized: Recognized, name: str, q: float) -> Change:
+    parameter = recognized.model.get_parameter(name)
     fan_in = math.prod(parameter.shape[1:])
     place = Projection("embedding", (name,), fan_in, parameter.shape[0])
-    if recognised.weightless:
-        old = math.sqrt(recognised.architecture.embedding_norm / max(len(recognised.sites.embeddings), 1))
+    if recognized.weightless:
+        old = math.sqrt(recognized.architecture.embedding_norm / max(len(recognized.sites.embeddings), 1))
     else:
         old = float(in_double(parameter.detach()).square().mean().sqrt())
-    owner = recognised.model.get_submodule(name.rpartition(".")[0])
+    owner = recognized.model.get_submodule(name.rpartition(".")[0])
     padding = getattr(owner, "padding_idx", None)
     reason = f"the first stream has mean square {q:.3g}; with this it has one"
     return Change(place, old, old / math.sqrt(q), "normal", reason, zero_row=padding)
