@@ -52,7 +52,7 @@ POSITIONS = {"causal": False, "window": None, "rope": False, "alibi": False}
 
 
 class Start(PageRequest):
-    """Where tokens begin: their mean square and how alike two of them are."""
+    """Where tokens begin: their mean square and the overlap of two."""
 
     norm: Annotated[float, Field(ge=WIDEST[0], le=WIDEST[1], allow_inf_nan=False)] = 1.0
     overlap: Annotated[float, Field(ge=0.0, le=1.0, allow_inf_nan=False)] = 0.0
@@ -179,9 +179,8 @@ def reading(points: Sequence[FixedPoint], path: Array) -> dict[str, str]:
     stable = [point for point in points if point.stable]
     apart = [point for point in stable if point.overlap < 1 - 1e-6]
     if apart:
-        state = (
-            f"two tokens are {wording.alike(1 - apart[0].overlap)}, at a mean square of {apart[0].norm:.2f}"
-        )
+        overlap = wording.overlap(apart[0].overlap, 1 - apart[0].overlap)
+        state = f"the overlap (cosine) of two tokens is {overlap}, at a mean square of {apart[0].norm:.2f}"
         split = " It has split off from the state in which all are alike, which now repels."
         title = "Tokens settle apart"
         why = f"Paths lead to a state in which {state}.{split if len(points) > 1 else ''}"
@@ -219,14 +218,16 @@ def _end(path: Array) -> str:
         return "Attention comes to rest on a single token on the way; the path ends there."
     if not 0 < path[-1, 0] < np.inf:
         return f"Within {blocks} blocks it leaves the range of numbers."
-    alike = wording.alike(1 - path[-1, 1]) if path[-1, 1] > 0.005 else "still at right angles"
-    return f"After the {blocks} blocks of this network, two that start at right angles are {alike}."
+    overlap = wording.overlap(path[-1, 1], 1 - path[-1, 1])
+    return (
+        f"After the {blocks} blocks of this network, two that start at right angles have overlap {overlap}."
+    )
 
 
 def caption(given: Architecture) -> str:
     """Return what a point, an arrow, a line and a disc mean, and what is left out."""
     text = (
-        "A point is a state of the tokens: how large they are, and how alike two of them. Arrows show where one block "
+        "A point is a state of the tokens: their size, and the overlap of two. Arrows show where one block "
         "takes it, longer where it moves further; tokens become more alike on warm ground, less alike on blue. Lines "
         "are networks, one dot a block; the full disc attracts, the ring repels."
     )

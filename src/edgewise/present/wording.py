@@ -159,17 +159,6 @@ def _pace(halving: float | None, names: Nouns) -> str:
     return names.block if round(count, 1) == 1.0 else f"{number(count)} {names.blocks}"
 
 
-def alike(separation: float) -> str:
-    """Return how alike two tokens are, from 1 - overlap.
-
-    >>> alike(0.49), alike(0.0048), alike(1e-6)
-    ('51 % alike', '99.5 % alike', 'more than 99.9 % alike')
-    """
-    if separation < 1e-3:
-        return "more than 99.9 % alike"
-    return f"{100 * (1 - separation):.{1 if separation < 0.02 else 0}f} % alike"
-
-
 def gradients(profile: Profile, names: Nouns = BLOCKS) -> str:
     """Return what the first block gets of the last block's gradient, and the extreme on the way if that is worse."""
     row = profile.gradient

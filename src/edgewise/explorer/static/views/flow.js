@@ -21,7 +21,7 @@ export async function open(root, address, setState) {
   panel.find("preset").options[0].textContent = "a plain block";
 
   const { host, under } = layered("square");
-  const caption = element("span", { textContent: "A point is a state of the tokens: how large they are, and how alike two of them." });
+  const caption = element("span", { textContent: "A point is a state of the tokens: their size, and the overlap of two." });
   const figure = element("figure", { className: "picture" }, host, element("figcaption", {}, element("p", {}, caption, " ", why("transformers-forward"))));
   const card = reading();
   root.append(panel.element, figure, card.element);
@@ -65,7 +65,7 @@ export async function open(root, address, setState) {
     card.show(answer);
     draw();
     const { norm, overlap } = answer.start;
-    handles.set("where tokens start", answer.start, `mean square ${digits(norm)}, ${Math.round(100 * overlap)} % alike`, overlap);
+    handles.set("where tokens start", answer.start, `mean square ${digits(norm)}, overlap ${overlap.toFixed(2)}`, overlap);
   }
 
   function remember() {
@@ -79,7 +79,7 @@ export async function open(root, address, setState) {
     const plot = axes(under, {
       name: `${answer.title}. ${answer.sentences}`, margin: { rows: 5 },
       x: { low, high, log: true, label: "how large tokens are: mean square", format: number },
-      y: { low: 0, high: 1, label: "how alike two tokens are: cosine" },
+      y: { low: 0, high: 1, label: "overlap (cosine) of two tokens" },
     });
     ground(plot, answer.arrows[1], answer.norm.length, answer.overlap.length, (change) => 0.74 - (change > 0 ? 1.5 : -2.2) * Math.sqrt(Math.abs(change)));
     arrows(plot, answer);
@@ -155,7 +155,7 @@ function reading() {
       heading.className = "outcome";
       heading.textContent = words;
       say.textContent = sentences;
-      table.replaceChildren(...points.map(({ norm, overlap, stable }) => row(stable ? "attracts" : "repels", `mean square ${digits(norm)}`, `${digits(100 * overlap)}\u00a0% alike`)));
+      table.replaceChildren(...points.map(({ norm, overlap, stable }) => row(stable ? "attracts" : "repels", `mean square ${digits(norm)}`, `overlap ${digits(overlap)}`)));
       if (!points.length) table.replaceChildren(row("none"));
     },
     verdict(answer) {
