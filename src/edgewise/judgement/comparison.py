@@ -15,13 +15,13 @@ import numpy as np
 
 from edgewise.arrays import Array
 from edgewise.files import Document
-from edgewise.nouns.architecture import Architecture, Perceptron
+from edgewise.nouns.architecture import Architecture, Perceptron, Shown
 from edgewise.nouns.trace import Trace
 from edgewise.nouns.verdict import Verdict
 
 
 @dataclass(frozen=True)
-class Comparison:
+class Comparison(Shown):
     """Traces, verdicts, and the knobs (name, first, second) in which the descriptions differ."""
 
     traces: tuple[Trace, Trace]
@@ -44,11 +44,6 @@ class Comparison:
         pairs = zip(self.names, self.verdicts, strict=True)
         each = "; ".join(f"{name[:80]}: {verdict.outcome.value}" for name, verdict in pairs)
         return f"<Comparison {each}; print it>"
-
-    def _repr_html_(self) -> str:
-        from edgewise import present
-
-        return present.as_html(present.card_of(self))
 
     def __str__(self) -> str:
         lines = [

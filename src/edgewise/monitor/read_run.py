@@ -24,6 +24,7 @@ from edgewise.monitor.columns import blocks, sites
 from edgewise.monitor.run_folder import FAST, HEADS, owner_lives
 from edgewise.monitor.series import FEWEST
 from edgewise.monitor.storage import RunRows, about_run, events_of, read_rows, schema_columns
+from edgewise.nouns.architecture import Shown
 from edgewise.nouns.trace import Provenance, Trace
 
 SILENT = 300.0  # seconds without a row or an event, after which a run that has not ended is called silent
@@ -118,7 +119,7 @@ def _last_byte(path: Path) -> bytes:
 
 
 @dataclass(frozen=True)
-class Run:
+class Run(Shown):
     """A folder that `watch` wrote into."""
 
     folder: str | Path
@@ -194,11 +195,6 @@ class Run:
         losses += any(event["kind"] == "alarm" and event.get("alarm") == "not_a_number" for event in events)
         observed = [not np.isnan(column).all() for column in rows.values.T]
         return found + unseen_of_rows(names, observed, len(rows), losses)
-
-    def _repr_html_(self) -> str:
-        from edgewise import present
-
-        return present.as_html(present.card_of(self))
 
     def trace(self, step: int | None = None, rank: int = 0) -> Trace:
         """The Trace of a stored step: stream, gradient and attention as they were on the training batch."""

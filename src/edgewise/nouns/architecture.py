@@ -28,8 +28,17 @@ PerBlock = float | tuple[float, ...]
 NOTES = ("name", "assumed", "unmodelled")  # what a description says besides its knobs
 
 
+class Shown:
+    """A result that a notebook shows as its card."""
+
+    def _repr_html_(self) -> str:
+        from edgewise import present
+
+        return present.as_html(present.card_of(self))
+
+
 @dataclass(frozen=True)
-class Architecture:
+class Architecture(Shown):
     """A transformer as its knobs (`edgewise.nouns.knobs.KNOBS` says what each means); built by `transformer`.
 
     >>> import edgewise
@@ -135,11 +144,6 @@ class Architecture:
         text = ", ".join(f"{k}={getattr(self, k)!r}" for k in shown)
         name = f" {self.name if len(self.name) <= 80 else f'{self.name[:79]}…'}:" if self.name else ""
         return f"<Architecture{name} {text if len(text) <= 280 else f'{text[:279]}…'}>"
-
-    def _repr_html_(self) -> str:
-        from edgewise import present
-
-        return present.as_html(present.card_of(self))
 
 
 def _sentences(name: str, values: object) -> tuple[str, ...]:

@@ -16,7 +16,7 @@ import numpy as np
 from edgewise.arrays import Array
 from edgewise.errors import BadInput
 from edgewise.files import LARGEST_ARRAYS, open_regular, read_arrays, whole_file
-from edgewise.nouns.architecture import Architecture, Perceptron
+from edgewise.nouns.architecture import Architecture, Perceptron, Shown
 
 READOUTS = ("token", "pooled")  # a loss per token, or one of the mean over tokens
 # A class token is one token with a gradient of its own: what is known of a loss per token holds for it.
@@ -48,7 +48,7 @@ class Provenance:
 UNKNOWN = Provenance()
 
 
-class WithProvenance:
+class WithProvenance(Shown):
     """The provenance's fields as properties of the record that carries it."""
 
     provenance: Provenance
@@ -198,11 +198,6 @@ class Trace(WithProvenance):
         name = name if len(name) <= 80 else f"{name[:79]}…"
         source = self.source if len(self.source) <= 160 else f"{self.source[:159]}…"
         return f"<Trace of {name}: {self.depth} blocks, {source}>"
-
-    def _repr_html_(self) -> str:
-        from edgewise import present
-
-        return present.as_html(present.card_of(self))
 
     def save(self, path: str | Path) -> None:
         """Write one .npz file (arrays and JSON, no pickle), whole or not at all."""

@@ -386,11 +386,6 @@ class Verdict(WithProvenance):
 
         return present.as_text(present.card_of(self))
 
-    def _repr_html_(self) -> str:
-        from edgewise import present
-
-        return present.as_html(present.card_of(self))
-
     def json(self) -> Document:
         """Return the published form, `schema/prediction-1.json`."""
         attention = self.attention or AttentionSpread(None, None, None)

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.optim import Optimizer
-from torch.utils.hooks import RemovableHandle
 
 from edgewise.errors import BadInput
 
@@ -18,7 +17,6 @@ if TYPE_CHECKING:
 Group = dict[str, Any]  # of parameters, as torch.optim keeps them
 State = dict[str, Any]
 Closure = Callable[[], Any]
-Hook = Callable[..., Any]
 
 
 def _of_the_wrapped(name: str) -> property:
@@ -50,6 +48,13 @@ class OptimizerWrapper(Optimizer):
     param_groups: Any = _of_the_wrapped("param_groups")
     state: Any = _of_the_wrapped("state")
     defaults: Any = _of_the_wrapped("defaults")
+    add_param_group: Any = _of_the_wrapped("add_param_group")
+    register_step_pre_hook: Any = _of_the_wrapped("register_step_pre_hook")
+    register_step_post_hook: Any = _of_the_wrapped("register_step_post_hook")
+    register_state_dict_pre_hook: Any = _of_the_wrapped("register_state_dict_pre_hook")
+    register_state_dict_post_hook: Any = _of_the_wrapped("register_state_dict_post_hook")
+    register_load_state_dict_pre_hook: Any = _of_the_wrapped("register_load_state_dict_pre_hook")
+    register_load_state_dict_post_hook: Any = _of_the_wrapped("register_load_state_dict_post_hook")
 
     def __getstate__(self) -> State:
         """All of it, for copies and pickles: torch's own would leave out what is wrapped.
@@ -69,9 +74,6 @@ class OptimizerWrapper(Optimizer):
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         self.optimizer.zero_grad(set_to_none)
-
-    def add_param_group(self, param_group: Group) -> None:
-        self.optimizer.add_param_group(param_group)
 
     def step(self, closure: Closure | None = None) -> Any:
         return self._inner_step(closure)
@@ -101,24 +103,6 @@ class OptimizerWrapper(Optimizer):
         if self.KEY in state_dict:
             with torch.no_grad():
                 self.load_own_state(state_dict[self.KEY])
-
-    def register_step_pre_hook(self, hook: Hook) -> RemovableHandle:
-        return self.optimizer.register_step_pre_hook(hook)
-
-    def register_step_post_hook(self, hook: Hook) -> RemovableHandle:
-        return self.optimizer.register_step_post_hook(hook)
-
-    def register_state_dict_pre_hook(self, hook: Hook, prepend: bool = False) -> RemovableHandle:
-        return self.optimizer.register_state_dict_pre_hook(hook, prepend)
-
-    def register_state_dict_post_hook(self, hook: Hook, prepend: bool = False) -> RemovableHandle:
-        return self.optimizer.register_state_dict_post_hook(hook, prepend)
-
-    def register_load_state_dict_pre_hook(self, hook: Hook, prepend: bool = False) -> RemovableHandle:
-        return self.optimizer.register_load_state_dict_pre_hook(hook, prepend)
-
-    def register_load_state_dict_post_hook(self, hook: Hook, prepend: bool = False) -> RemovableHandle:
-        return self.optimizer.register_load_state_dict_post_hook(hook, prepend)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.optimizer!r})"

@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
 from edgewise.errors import BadInput
+from edgewise.nouns.architecture import Shown
 from edgewise.rehearsal.ladder import NOISE
 
 VERSION = 1
@@ -81,7 +82,7 @@ class Rehearsal:
 
 
 @dataclass(frozen=True)
-class Rate:
+class Rate(Shown):
     """The answer of `edgewise.learning_rate`; rates are those of the first parameter group."""
 
     best: float | None  # None if no rate learned
@@ -159,11 +160,6 @@ class Rate:
     def __repr__(self) -> str:
         values = ", ".join(f"{name}={getattr(self, name)}" for name in ("best", "low", "high", "edge"))
         return f"<Rate {values}, {len(self.rehearsals)} rehearsals; print it>"
-
-    def _repr_html_(self) -> str:
-        from edgewise import present
-
-        return present.as_html(present.card_of(self))
 
     def __str__(self) -> str:
         """Return what to use, how far it can be trusted, where the edge is and why, and what it cost."""

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from edgewise.models.names.model_sites import Projection
+from edgewise.nouns.architecture import Shown
 from edgewise.nouns.verdict import Exponent, finite
 from edgewise.stability.lyapunov import SEVERITY_LIMITS, Growth, LateChange, Severity, severity
 
@@ -113,7 +114,7 @@ class Measured(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Plan:
+class Plan(Shown):
     """The changes of one goal, the total changes of the network as it is, and those expected after the change."""
 
     goal: str
@@ -177,11 +178,6 @@ class Plan:
         from edgewise import present
 
         return present.write_plan(self, path)
-
-    def _repr_html_(self) -> str:
-        from edgewise import present
-
-        return present.as_html(present.card_of(self))
 
     def __str__(self) -> str:
         from edgewise import present

@@ -26,6 +26,7 @@ from edgewise.files import Document
 from edgewise.landscape.evaluation import loss_of
 from edgewise.models.inputs import call, tensors
 from edgewise.models.state import preserved
+from edgewise.nouns.architecture import Shown
 from edgewise.nouns.verdict import finite
 from edgewise.progress import progress_bar
 from edgewise.repair.initialize import critical_plan, initialize_
@@ -96,7 +97,7 @@ def compare(plain: Sequence[float], planned: Sequence[float]) -> Difference:
 
 
 @dataclass(frozen=True)
-class Proof:
+class Proof(Shown):
     """Does the plan help? `print(proof)` says it, `proof.json()` stores it, `proof.draw()` shows both bands."""
 
     plain: Arm
@@ -146,11 +147,6 @@ class Proof:
         from edgewise import present
 
         return present.write_proof(self, path)
-
-    def _repr_html_(self) -> str:
-        from edgewise import present
-
-        return present.as_html(present.card_of(self))
 
     def __repr__(self) -> str:
         return f"<Proof on {self.task[:80]}, {self.steps} steps: {self.verdict}; print it>"
