@@ -13,7 +13,7 @@ def test_a_model_that_theory_covers(capsys) -> None:
     assert run(["describe", "tests/support/screen_models.py:short"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "TransformerEncoder, stack layers: 2 blocks of width 64, read on 47 tokens"
-    assert lines[2] == "    attention: 4 heads, sees all tokens, no positions, layer norm post"
+    assert lines[2] == "    attention: 4 heads, sees all tokens, no positions inside, layer norm post"
     assert lines[-1] == "Theory covers it: edgewise predict says whether it will train."
 
 

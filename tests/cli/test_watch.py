@@ -17,7 +17,7 @@ from torch import nn
 import edgewise
 from edgewise.cli.main import run
 from edgewise.cli.watch_commands import view
-from edgewise.explorer.runs import RunRequest, answer, listing
+from edgewise.explorer.runs import EXAMPLES, RunRequest, answer, listing
 from edgewise.monitor.alarm import Alarm, AlarmKind
 from edgewise.monitor.read_run import Run
 from edgewise.monitor.storage import RowsFile
@@ -54,6 +54,13 @@ def test_the_table_of_a_run(folder: Path, capsys: Capture) -> None:
     assert "step 23, loss" in printed and "(Sequential, ended)" in printed and "0 alarms" in printed
     assert f"{frame['block.1.entropy'].iloc[-1]:.3g}" in printed
     assert all(f" {place} " in printed for place in ("embed", "block.0", "block.1"))
+
+
+def test_alarms_that_are_left_out_are_counted(capsys: Capture) -> None:
+    assert run(["watch", str(EXAMPLES / "a rate that grows"), "--once"]) == 0
+    printed = capsys.readouterr().out
+    assert "The last 3 of 5 alarms; `edgewise alarms` shows all of them." in printed
+    assert printed.count("ALARM at step") == 3
 
 
 @pytest.mark.parametrize("width", [20, 40, 60, 80, 100, 120])

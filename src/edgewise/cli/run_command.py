@@ -277,10 +277,10 @@ def list_recipes(folders: Sequence[str] | None, into: str, as_json: bool) -> int
             if "problem" in row:
                 click.echo(f"    cannot be used: {row['problem']}")
                 continue
-            recorded = (
-                f"; statements that held: {row['outcome']} ({row['measured']})" if row["recorded"] else ""
-            )
-            click.echo(f"    {row['title']}\n    {row['stored']} cases stored{recorded}")
+            about = [f"statements that held: {row['outcome']} ({row['measured']})"] if row["recorded"] else []
+            if row["stored"] or not about:
+                about.insert(0, f"{row['stored']} cases stored")
+            click.echo(f"    {row['title']}\n    {'; '.join(about)}")
     return exit_codes.BAD_INPUT if any("problem" in row for row in rows) else exit_codes.FINE
 
 

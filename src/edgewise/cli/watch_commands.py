@@ -38,7 +38,7 @@ COLUMNS = {
     "update_ratio.mlp": "update, MLP",
     "headroom": "headroom",
 }
-NARROW, ROWS = 120, 40  # columns of a page that is not a terminal; blocks shown at most
+NARROW, ROWS, SHOWN = 120, 40, 3  # columns of a page that is not a terminal; most blocks, and alarms
 NOT_SEEN = "Not everything was seen:"
 
 
@@ -140,7 +140,9 @@ def view(folder: Run, rank: int, width: int) -> RenderableType:
     if len(places) > ROWS:
         parts.append(Text(f"... and {len(places) - ROWS} blocks more"))
     alarms = [event.get("sentence", "") for event in events if event["kind"] == "alarm"]
-    parts += [Text(visible(sentence, lines=True), style="red") for sentence in alarms[-3:]]
+    if len(alarms) > SHOWN:
+        parts.append(Text(f"The last {SHOWN} of {len(alarms)} alarms; `edgewise alarms` shows all of them."))
+    parts += [Text(visible(sentence, lines=True), style="red") for sentence in alarms[-SHOWN:]]
     return Group(*parts)
 
 

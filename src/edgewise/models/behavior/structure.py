@@ -315,7 +315,7 @@ def _lines(structure: Structure) -> Iterator[str]:
     followed = structure.depth is not None or "one branch each" in dict(structure.absent).get("depth", "")
     depth = f"{len(structure.blocks)} blocks" + ("" if followed else " that could be followed")
     shared = ", the same module every time" if structure.shared else ""
-    start = "; positions are added where it starts" if structure.absolute else ""
+    start = "; positions are added to its input" if structure.absolute else ""
     name = f"{structure.model}, stack {structure.stack}" if structure.stack else structure.model
     width = f" of width {structure.width}" if structure.width else ""
     tokens = f", read on {structure.tokens} tokens" if structure.tokens else ""
@@ -386,4 +386,4 @@ def _sight_text(branch: BranchStructure) -> str:
 def _position_text(positions: str | None) -> str:
     if positions is None:
         return ""
-    return "no positions" if positions == "none" else f"{positions} positions"
+    return "no positions inside" if positions == "none" else f"{positions} positions"
