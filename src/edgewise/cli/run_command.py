@@ -277,10 +277,9 @@ def list_recipes(folders: Sequence[str] | None, into: str, as_json: bool) -> int
             if "problem" in row:
                 click.echo(f"    cannot be used: {row['problem']}")
                 continue
-            about = [f"statements that held: {row['outcome']} ({row['measured']})"] if row["recorded"] else []
-            if row["stored"] or not about:
-                about.insert(0, f"{row['stored']} cases stored")
-            click.echo(f"    {row['title']}\n    {'; '.join(about)}")
+            stored = [f"{row['stored']} cases stored"] if row["stored"] or not row["recorded"] else []
+            held = [f"statements that held: {row['outcome']} ({row['measured']})"] if row["recorded"] else []
+            click.echo(f"    {row['title']}\n    {'; '.join(stored + held)}")
     return exit_codes.BAD_INPUT if any("problem" in row for row in rows) else exit_codes.FINE
 
 

@@ -118,10 +118,7 @@ def own_loss(model: nn.Module, batch: Batch) -> Tensor:
     if loss is None and isinstance(output, tuple):
         loss = output[0]
     if not isinstance(loss, Tensor) or loss.numel() != 1:
-        raise BadInput(
-            "the model returned no loss of its own. Give loss=... (in the shell --loss FILE:FN), a function of "
-            "(model, batch)."
-        )
+        raise BadInput("the model returned no loss. Give loss= or --loss, a function of (model, batch).")
     return loss
 
 
