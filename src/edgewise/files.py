@@ -14,7 +14,7 @@ import os
 import secrets
 import stat
 import zipfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
@@ -113,6 +113,17 @@ def _loader() -> Any:
             return super().compose_node(parent, index)
 
     return PlainLoader
+
+
+def json_values(value: Any) -> Any:
+    """Return dicts, lists and plain values for strict JSON, arrays as lists; a number that is not finite is null."""
+    if hasattr(value, "tolist"):  # of numpy or torch
+        value = value.tolist()
+    if isinstance(value, Mapping):
+        return {str(key): json_values(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [json_values(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _too_deep(name: str) -> BadInput:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import errno
 import io
-import math
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
@@ -133,15 +132,6 @@ def visible(text: str, *, lines: bool = False) -> str:
     lines: whether the ends of lines are meant.
     """
     return "".join(c if c.isprintable() or (lines and c == "\n") else repr(c)[1:-1] for c in text)
-
-
-def plain(value: Any) -> Any:
-    """Return for strict JSON: what is not a finite number is null."""
-    if isinstance(value, dict):
-        return {name: plain(item) for name, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [plain(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 @contextmanager

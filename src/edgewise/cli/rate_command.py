@@ -21,7 +21,7 @@ from edgewise.cli.options import (
     load_function,
 )
 from edgewise.errors import BadInput
-from edgewise.files import Document
+from edgewise.files import Document, json_values
 from edgewise.progress import ProgressBar
 
 if TYPE_CHECKING:
@@ -182,13 +182,12 @@ def _optimizer(name: str) -> Command | None:
 
 
 def _document(answer: Rate, prospect: Outlook) -> str:
-    from edgewise.rehearsal.rate import plain
 
     words = {
         "prospect": prospect.prospect.value,
         "sentence": prospect.sentence,
         "cure": prospect.cure,
-        "steps_to_half": plain([prospect.steps, prospect.steps_low, prospect.steps_high]),
+        "steps_to_half": json_values([prospect.steps, prospect.steps_low, prospect.steps_high]),
         "probability": None if prospect.probability is None else prospect.probability.json(),
     }
     return json.dumps(json.loads(answer.to_json()) | {"outlook": words}, allow_nan=False)

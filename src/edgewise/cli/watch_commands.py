@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from edgewise.cli import exit_codes
-from edgewise.cli.exit_codes import plain, printing, prints_aside, visible
+from edgewise.cli.exit_codes import printing, prints_aside, visible
 from edgewise.cli.options import json_option
-from edgewise.files import Document
+from edgewise.files import Document, json_values
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -62,7 +62,7 @@ def watch(run: str, once: bool, every: float, rank: int, as_json: bool) -> int:
 
     folder = Run(run)
     if as_json:
-        document = plain(_watch_document(folder, rank))
+        document = json_values(_watch_document(folder, rank))
         with printing():
             click.echo(json.dumps(document))
         return _code(folder, rank)
@@ -225,7 +225,7 @@ def alarms(run: str, as_json: bool, rank: int, again: bool) -> int:
                 "exit_code": code,
                 "alarms": [a.json() | _dossier(event) for a, event in zip(raised, written, strict=True)],
             }
-            click.echo(json.dumps(plain(document)))
+            click.echo(json.dumps(json_values(document)))
             return code
         if unseen:
             lines = [NOT_SEEN, *(f"  - {visible(sentence)}" for sentence in unseen)]
@@ -277,7 +277,7 @@ def replay(dossier: str, source: str, as_json: bool) -> int:
         if as_json:
             names = ("explanation", "survives", "why")
             statements = [dict(zip(names, row, strict=True)) for row in outcome.statements]
-            click.echo(json.dumps(plain(asdict(outcome) | {"statements": statements})))
+            click.echo(json.dumps(json_values(asdict(outcome) | {"statements": statements})))
         else:
             click.echo(visible(str(outcome), lines=True))
     return exit_codes.FINE

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from edgewise.arrays import Array
 from edgewise.critical.exponents import Exponents, evaluate
 from edgewise.errors import BadInput, SearchBudget
-from edgewise.files import Document, whole_file
+from edgewise.files import Document, json_values, whole_file
 from edgewise.nouns.architecture import Architecture
 from edgewise.nouns.knobs import KNOBS, Knob, refuse_unknown
 from edgewise.stability.lyapunov import signs
@@ -93,25 +93,13 @@ class PhaseDiagram(Exponents):
 
     def json(self) -> Document:
         """Plain lists; numbers that are not finite are null."""
-        data: Document = {}
-        for item in fields(self):
-            value = getattr(self, item.name)
-            data[item.name] = _plain(value) if isinstance(value, np.ndarray) else value
-        data["boundaries"] = {
-            name: [_plain(line) for line in lines] for name, lines in self.boundaries.items()
-        }
-        return data | {"architecture": self.architecture.to_dict(), "extrapolated": list(self.extrapolated)}
+        values = {each.name: getattr(self, each.name) for each in fields(self)}
+        return dict(json_values(values | {"architecture": self.architecture.to_dict()}))
 
     def save(self, path: str | Path) -> None:
         """Write the data as JSON, whole or not at all."""
         with whole_file(path) as file:
             file.write(json.dumps(self.json()).encode())
-
-
-def _plain(values: Array | NDArray[np.int8]) -> object:
-    plain = values.astype(object)
-    plain[~np.isfinite(values)] = None
-    return plain.tolist()
 
 
 def compute_diagram(

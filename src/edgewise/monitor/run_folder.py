@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import errno
 import json
-import math
 import os
 import platform
 import queue
@@ -32,7 +31,7 @@ import numpy as np
 from edgewise import __version__
 from edgewise.arrays import Array
 from edgewise.errors import BadInput
-from edgewise.files import read_text, whole_file
+from edgewise.files import json_values, read_text, whole_file
 from edgewise.monitor.columns import Column, schema_id, schema_text
 from edgewise.monitor.storage import FORMAT, AppendedFile, Newer, RowsFile, about_run, event_line
 
@@ -316,17 +315,7 @@ def _once(path: Path, data: bytes) -> None:
 
 def _json(value: Any) -> str:
     """Strict JSON: what is not finite is null."""
-    return json.dumps(_plain(value), allow_nan=False)
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(item) for item in value]
-    if hasattr(value, "item"):
-        value = value.item()
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+    return json.dumps(json_values(value), allow_nan=False)
 
 
 def versions() -> dict[str, str]:

@@ -8,7 +8,6 @@ alone and said so; the others, and the training, continue.
 from __future__ import annotations
 
 import json
-import math
 import sys
 import threading
 import time
@@ -23,6 +22,7 @@ import numpy as np
 
 from edgewise.arrays import Array
 from edgewise.errors import BadInput
+from edgewise.files import json_values
 from edgewise.monitor.alarm import Alarm
 from edgewise.monitor.columns import Column, slow_columns
 from edgewise.monitor.instrument import Edge, Processes
@@ -92,7 +92,7 @@ class Webhook:
         self._complained = False
 
     def __call__(self, alarm: Alarm) -> None:
-        body = json.dumps({"text": str(alarm), "alarm": _plain(alarm.json())}).encode()
+        body = json.dumps({"text": str(alarm), "alarm": json_values(alarm.json())}).encode()
         thread = threading.Thread(target=self._post, args=(body,), name="edgewise webhook", daemon=True)
         self.threads.append(thread)
         thread.start()
@@ -140,15 +140,6 @@ def _alerts() -> dict[str, Callable[[Alarm], None]]:
 
 def _title(alarm: Alarm) -> str:
     return f"edgewise: {alarm.kind.value.replace('_', ' ')} at step {alarm.step}"
-
-
-def _plain(value: Any) -> Any:
-    """Strict JSON: what is not finite is null."""
-    if isinstance(value, dict):
-        return {key: _plain(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _groups(columns: Sequence[Column]) -> dict[str, np.ndarray]:

@@ -19,7 +19,7 @@ import numpy as np
 
 from edgewise.arrays import Array
 from edgewise.errors import BadInput
-from edgewise.files import Document, whole_file
+from edgewise.files import Document, json_values, whole_file
 from edgewise.nouns.architecture import Perceptron
 from edgewise.nouns.card import Arrows, Curve, Map, Marker, Panel, Sheet
 from edgewise.theory.averages.activation_averages import activation
@@ -421,14 +421,12 @@ def _source(template: str, start: str, end: str) -> str:
 
 
 def _data(name: str, plane: Plane) -> Document:
-    # All digits: the range can be tiny beside the loss.
-    rows = [[float(v) if np.isfinite(v) else None for v in row] for row in plane.losses]
     path = None if plane.path is None else [[float(f"{c:.5g}") for c in point] for point in plane.path]
     return {
         "name": name or "loss",
         "x": plane.x.tolist(),
         "y": plane.y.tolist(),
-        "z": rows,
+        "z": json_values(plane.losses),  # all digits: the range can be tiny beside the loss
         "path": path,
         "axes": list(plane.names),
         "note": str(plane.roughness),

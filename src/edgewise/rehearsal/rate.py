@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
 from edgewise.errors import BadInput
+from edgewise.files import json_values
 from edgewise.nouns.architecture import Shown
 from edgewise.rehearsal.ladder import NOISE
 
@@ -139,7 +140,7 @@ class Rate(Shown):
 
     def to_json(self) -> str:
         """Return one JSON document; numbers that are not finite are null."""
-        return json.dumps(plain({"version": VERSION} | asdict(self)), allow_nan=False)
+        return json.dumps(json_values({"version": VERSION} | asdict(self)), allow_nan=False)
 
     @classmethod
     def from_json(cls, text: str) -> Rate:
@@ -165,15 +166,6 @@ class Rate(Shown):
         """Return what to use, how far it can be trusted, where the edge is and why, and what it cost."""
         notes = [f"{note[:1].upper()}{note[1:]}." for note in self.notes]
         return " ".join([_advice(self), *edge(self), cost(self), *notes])
-
-
-def plain(value: object) -> object:
-    """Return dicts and lists for JSON; a number that is not finite is null."""
-    if isinstance(value, dict):
-        return {name: plain(item) for name, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [plain(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _moment(values: Mapping[str, Any]) -> Moment:
