@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import re
 import tomllib
+import zlib
 from pathlib import Path
 from types import ModuleType
 
@@ -60,6 +61,17 @@ def test_rows_and_results_go_into_the_package_and_lists_of_models_do_not(packagi
         line = next(line for line in manifest.splitlines() if line.startswith(f"recursive-include {folder} "))
         endings = {Path(place).suffix for place in places if f"/{folder}/" in place}
         assert {f"*{ending}" for ending in endings} <= set(line.split())
+
+
+def test_the_wheel_stays_under_five_megabytes(packaging: ModuleType) -> None:
+    """By the sizes its files have in a zip archive; 50 kB are left for the list of files and metadata."""
+    files = [file for file, _ in packaging.copies(ROOT, Path("edgewise/recipes"))]
+    library = (ROOT / "src" / "edgewise").rglob("*")
+    files += [file for file in library if file.is_file() and "__pycache__" not in file.parts]
+    size = sum(
+        len(zlib.compress(file.read_bytes())) + 100 + 2 * len(str(file.relative_to(ROOT))) for file in files
+    )
+    assert len(files) > 500 and size < 4_950_000
 
 
 def test_extras_and_python_versions_are_those_of_the_docs() -> None:
