@@ -59,7 +59,7 @@ def test_the_table_of_a_run(folder: Path, capsys: Capture) -> None:
 def test_alarms_that_are_left_out_are_counted(capsys: Capture) -> None:
     assert run(["watch", str(EXAMPLES / "a rate that grows"), "--once"]) == 0
     printed = capsys.readouterr().out
-    assert "The last 3 of 5 alarms; `edgewise alarms` shows all of them." in printed
+    assert "The last 3 of 6 alarms; `edgewise alarms` shows all of them." in printed
     assert printed.count("ALARM at step") == 3
 
 

@@ -23,7 +23,7 @@ IGNORED = -100  # torch's ignore_index
 
 
 class NullHook:
-    """A hook that hears nothing; every part of it is deaf too."""
+    """Placeholder for a watch hook in a copied model; does nothing."""
 
     on = False
 

@@ -15,7 +15,7 @@ from edgewise.monitor.alarm import AlarmKind
 from edgewise.monitor.series import FEWEST, FLOOR, JUMP, WINDOW, History
 
 HALVED, FADING = math.log(0.5), math.log(0.75)
-STAYS = 3  # rows of what comes at once, and is not a passing one
+STAYS = 3  # rows for which a sudden change must persist
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from edgewise.models.unwrap import unwrap
 from edgewise.optim.query_key import QueryKey, query_keys
 
 WHOLE = "loss, gradient, weights and updates as a whole"  # if no blocks were found
-UNHEARD = 3  # steps without any loss, or rows if it is seen with these alone, after which that is said
+UNHEARD = 3  # steps without a loss, or rows if rows alone show it, before a warning
 
 
 @dataclass(frozen=True)

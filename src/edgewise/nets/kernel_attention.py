@@ -281,7 +281,7 @@ def use_kernel(model: nn.Module, kernel: str) -> nn.Module:
             left.append(path or type(module).__name__)
     if left:
         raise BadInput(
-            f"the kernel did not reach {', '.join(left)}: these layers do not ask the attention interface."
+            f"the kernel did not reach {', '.join(left)}: these layers do not use transformers' attention interface."
         )
     return model
 

@@ -83,7 +83,7 @@ export async function open(root, address, setState) {
     });
     ground(plot, answer.arrows[1], answer.norm.length, answer.overlap.length, (change) => 0.74 - (change > 0 ? 1.5 : -2.2) * Math.sqrt(Math.abs(change)));
     arrows(plot, answer);
-    answer.paths.slice(0, -1).forEach((path, k) => trail(plot, path, "path", k === 0 ? "starts at right angles" : `${100 * answer.starts[k]}\u00a0%`));
+    answer.paths.slice(0, -1).forEach((path, k) => trail(plot, path, "path", k === 0 ? "starts at right angles" : `overlap ${answer.starts[k]}`));
     trail(plot, answer.paths.at(-1), "path own", "");
     for (const point of answer.points) fixedPoint(plot, point);
     const { left, right, top, bottom } = plot.inner, inverse = linear(left, right, Math.log(low), Math.log(high)), up = linear(bottom, top, 0, 1);
