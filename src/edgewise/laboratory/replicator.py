@@ -31,7 +31,7 @@ from torch import Tensor
 from edgewise import softmax_jacobian as jacobian
 from edgewise.errors import BadInput
 from edgewise.laboratory.descent import flow
-from edgewise.laboratory.prompt_attention import PromptAttention
+from edgewise.laboratory.prompt_attention import SQUARED, PromptAttention, row_slope
 from edgewise.softmax_jacobian import product, tangent_hessian
 
 Slope = Callable[[Tensor], Tensor]  # row(s) s to the gradient of the loss in s, of the same shape
@@ -92,12 +92,7 @@ def prompt_flow(model: PromptAttention, V: Tensor, p: Tensor, times: Sequence[fl
 
 def output_slope(model: PromptAttention, V: Tensor) -> Slope:
     """grad l_i(s_i) = X_i V (V^T X_i^T s_i - y_i) of the squared loss."""
-
-    def slope(s: Tensor) -> Tensor:
-        r = torch.einsum("ijd,ij->id", model.tokens, s) @ V - model.targets
-        return torch.einsum("ijd,id->ij", model.tokens, r @ V.T)
-
-    return slope
+    return row_slope(model, SQUARED, V)
 
 
 @dataclass(frozen=True)
