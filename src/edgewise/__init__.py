@@ -137,10 +137,21 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     if name in _HOMES:
-        return getattr(import_module(f"edgewise.{_HOMES[name]}"), name)
+        return getattr(_imported(_HOMES[name]), name)
     if name in _ROOMS:
-        return import_module(f"edgewise.{name}")
+        return _imported(name)
     raise AttributeError(f"module 'edgewise' has no attribute {name!r}")
+
+
+def _imported(module: str) -> Any:
+    from edgewise.errors import NO_TORCH, lacks_torch
+
+    try:
+        return import_module(f"edgewise.{module}")
+    except ModuleNotFoundError as error:
+        if lacks_torch(error):
+            raise ModuleNotFoundError(NO_TORCH, name="torch") from error
+        raise
 
 
 def __dir__() -> list[str]:

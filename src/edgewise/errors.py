@@ -6,6 +6,11 @@ import os
 from pathlib import Path
 from types import TracebackType
 
+NO_TORCH = (
+    "this needs torch, which is not installed: pip install torch. `predict`, `describe`, `report` and `explore` of a "
+    "preset or a config run without it."
+)
+
 
 class BadInput(ValueError):
     """Input that cannot be answered honestly; the message says what was expected, what came instead and what to do.
@@ -50,6 +55,11 @@ class SearchBudget:
         if seconds > self.left:
             raise OutOfBudget
         self.left -= seconds
+
+
+def lacks_torch(error: BaseException) -> bool:
+    """Return whether this was raised because torch is not installed."""
+    return isinstance(error, ModuleNotFoundError) and error.name == "torch"
 
 
 _files: set[str] = set()  # of the user, that were run: a mistake in them is told from one of ours

@@ -239,3 +239,30 @@ def test_a_strange_width_prints_normally(
     run(["predict", "transformer", "--depth", "2", "--tokens", "8"])
     printed = capsys.readouterr().out
     assert "TRAINS" in printed and "overlap" in printed
+
+
+def test_without_torch_theory_answers_and_the_rest_says_what_to_install(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text("import torch\n")
+    script = f"""
+import sys
+sys.modules["torch"] = None  # as if it were not installed
+import edgewise
+from edgewise.cli.main import run
+
+def said(call, *arguments):
+    try:
+        call(*arguments)
+    except (ImportError, edgewise.BadInput) as error:
+        return str(error)
+
+assert edgewise.judge(edgewise.predict("torch-encoder")).outcome
+assert [run(words) for words in (["predict", "bert-base"], ["describe", "gpt2"])] == [0, 0]
+file = {str(tmp_path / "mine.py:make")!r}
+for words in (["measure", file], ["check", file], ["fix", file], ["rate", file], ["predict", file]):
+    assert run(words) == 64, words
+for name in ("watch", "measure", "initialize_", "check", "landscape"):
+    assert "pip install torch" in said(getattr, edgewise, name), name
+"""
+    finished = shell(script)
+    assert finished.returncode == 0, finished.stderr
+    assert finished.stderr.count("this needs torch, which is not installed: pip install torch") == 5

@@ -106,6 +106,15 @@ def test_what_does_not_stop_is_killed_and_a_new_worker_answers(
     assert second != first and not alive(first)
 
 
+def needs_torch() -> bytes:
+    raise ModuleNotFoundError("No module named 'torch'", name="torch")
+
+
+def test_a_worker_without_torch_says_what_to_install(workers: ProcessPool) -> None:
+    with pytest.raises(BadInput, match="pip install torch"):
+        workers.submit(needs_torch).future.result(60)
+
+
 def test_a_worker_that_dies_is_said_so_and_replaced(workers: ProcessPool) -> None:
     workers.submit(answers.ready).future.result(60)
     (process,) = workers.processes

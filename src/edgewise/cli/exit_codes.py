@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, redirect_stdout
 from typing import TYPE_CHECKING, Any, TextIO
 
-from edgewise.errors import BadInput, user_line
+from edgewise.errors import NO_TORCH, BadInput, lacks_torch, user_line
 
 if TYPE_CHECKING:
     from edgewise.nouns.verdict import Outcome
@@ -61,6 +61,8 @@ def ending(error: BaseException) -> tuple[int, str]:
         return BAD_INPUT, str(error)
     if isinstance(error, SystemExit):
         return BAD_INPUT, _ended(error)
+    if lacks_torch(error):
+        return BAD_INPUT, NO_TORCH
     if place := user_line(error):
         return BAD_INPUT, f"your code raised {_words(error)} ({place}){_hint()}"
     if message := _of_the_system(error):

@@ -69,7 +69,7 @@ def examine() -> Document:
     # those that this process may use, which in a container are fewer than the machine has
     cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     problems = [
-        f"{name} is not installed; install edgewise again" for name, version in core.items() if not version
+        f"{name} is not installed: pip install {name}" for name, version in core.items() if not version
     ]
     if not table["present"]:
         problems.append(f"the table of softmax moments, {MOMENT_TABLE}, is not in the package")

@@ -21,7 +21,7 @@ from multiprocessing.connection import wait
 from multiprocessing.sharedctypes import Synchronized
 from types import FrameType
 
-from edgewise.errors import BadInput
+from edgewise.errors import NO_TORCH, BadInput, lacks_torch
 
 LIMIT = 120.0  # seconds of one computation, without the start of its process
 START = 60.0  # seconds in which a process must have started
@@ -226,6 +226,8 @@ def _compute(number: int, function: Callable[..., bytes], arguments: tuple[objec
     except BadInput:
         raise
     except Exception as error:  # noqa: BLE001  the server has to know, whatever it is
+        if lacks_torch(error):
+            raise BadInput(NO_TORCH) from None
         traceback.print_exc(file=sys.stderr)
         raise RuntimeError(f"{type(error).__name__}: {error}") from None  # an error of any class can be sent
     finally:
