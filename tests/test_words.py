@@ -93,8 +93,13 @@ def test_tokens(made: Profile, sentence: str) -> None:
             "block 4 %.",
         ),
         (
-            (14.2, 20.0, 1.0),
+            (14.2, 16.0, 1.0),
             "Gradients grow towards the input: the first block gets 14 times the last block's.",
+        ),
+        (
+            (0.20, 0.135, 1.0),
+            "Gradients fade somewhat on the way to the input: block 1 gets 14 % of the last block's, the "
+            "first block 20 %.",
         ),
         (
             (14.2, 30.0, 1.0),

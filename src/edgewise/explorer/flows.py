@@ -189,10 +189,7 @@ def reading(points: Sequence[FixedPoint], path: Array) -> dict[str, str]:
         pace = "at once" if slowest < 1e-9 else f"closer by {per_cent(1 - slowest)} with every block"
         why = f"Every path leads to the state in which all tokens point the same way, {pace}."
     elif points:
-        title, why = (
-            "No state attracts",
-            "The block leaves a state alone, but whatever lies beside it moves away.",
-        )
+        title, why = "No state attracts", "The block leaves a state alone, but its neighbors move away."
     else:
         title, why = _without_rest(path)
     return {"title": title, "sentences": prose(f"{why} {_end(path)}")}

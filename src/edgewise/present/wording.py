@@ -169,7 +169,7 @@ def gradients(profile: Profile, names: Nouns = BLOCKS) -> str:
     grow = high >= 1 / max(low, 1e-300)
     worst, verb = (high, "grow") if grow else (low, "fade")
     somewhat = " somewhat" if 1 / MILD <= worst <= MILD else ""
-    if worst == first or (worst and first and max(worst / first, first / worst) < 1.5):
+    if worst == first or (worst and first and max(worst / first, first / worst) < 1.25):
         return f"Gradients {verb}{somewhat} towards the input: {share}."
     place = f"{names.block} {row.index(worst)} gets {of_the_last(worst, names)}"
     return f"Gradients {verb}{somewhat} on the way to the input: {place}, the first {names.block} {_part(first)}."
