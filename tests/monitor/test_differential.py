@@ -10,13 +10,13 @@ import torch
 from torch import Tensor, nn
 
 from edgewise.monitor.alarm import AlarmKind
-from edgewise.monitor.batch_profiles import BatchProfiles
 from edgewise.monitor.budget import Clock
 from edgewise.monitor.capture import BatchMemory
 from edgewise.monitor.cause_evidence import Evidence, path_of
 from edgewise.monitor.differential import mistakes, mostly_one_label, shift_of
 from edgewise.monitor.facts import BackwardFacts
 from edgewise.monitor.hooks import Switch, cross_entropy_of
+from edgewise.monitor.run_events import BatchProfiles
 from edgewise.monitor.trials import (
     Trial,
     group_rate,

@@ -452,9 +452,7 @@ class BatchMemory(ModelHook):
         self.criterion: Call | None = None
         self.criterion_before: Call | None = None
         self.recent: deque[tuple[Call, Call | None]] = deque(maxlen=4)  # the last sampled ones
-        self.earlier: deque[tuple[Call, Call | None]] = deque(maxlen=4)  # one in ten of them
         self.dated: deque[tuple[int, tuple[Call, Call | None]]] = deque(maxlen=DATED)  # with their steps
-        self._rows = 0
         self.passes = 0  # that train, sampled or not
         self.last: tuple[Call | None, Call | None] = (None, None)  # of this step, sampled or not
         self.previous: Call | None = None  # of the step before
@@ -531,12 +529,9 @@ class BatchMemory(ModelHook):
         call, seen = self.last
         if call is not None:
             self.recent.append((detached(call), None if seen is None else detached(seen)))
-            self._rows += 1
             given = [*call[0], *call[1].values(), *([] if seen is None else [*seen[0], *seen[1].values()])]
             if sum(t.numel() for t in tensors(given)) <= ROOMY:
                 self.dated.append((step, self.recent[-1]))
-            if self._rows % 10 == 1:
-                self.earlier.append(self.recent[-1])
 
     def forget(self) -> None:
         """Let go of the batch of a step that is over, but for what the model was called with."""

@@ -16,11 +16,11 @@ from torch.optim.optimizer import Optimizer
 
 from edgewise.models.inputs import tensors
 from edgewise.models.restoration import undone
-from edgewise.monitor.batch_profiles import BatchProfiles
 from edgewise.monitor.capture import Call
 from edgewise.monitor.facts import RateSeries
 from edgewise.monitor.hooks import IGNORED
 from edgewise.monitor.loss_detectors import Detection
+from edgewise.monitor.run_events import BatchProfiles
 
 COMPARED = 1 << 16  # numbers of a prediction that are compared with the output
 
@@ -176,8 +176,8 @@ class Evidence:
     least: float = math.inf  # the loss of knowing nothing: the first, or that of equal chances
     suspects: Sequence[StartFact] = ()  # facts that do not hold at the start, and only explain a symptom
     examined: bool = False  # facts about the start were asked
-    earlier: tuple[Call, Call | None] | None = None  # a batch of some forty rows ago
     divided: float = 1.0  # the constant that gradients are multiplied by before each step, if there is one
+    entropy: bool = False  # the loss is a cross-entropy over the classes of the prediction
     faithful: bool = True  # the loss of a trial is that of the training, up to a factor
     extra: tuple[str, float] = ("", 0.0)  # what is added to the cross-entropy, and how much of it
     dated: Sequence[tuple[int, Batch]] = ()  # small batches with their steps
@@ -203,13 +203,6 @@ class Evidence:
             value = seen[0][1] if len(seen[0]) > 1 else seen[1].get("target")
         whole = isinstance(value, Tensor) and not value.is_floating_point()
         return value if whole else None
-
-    def size(self) -> int:
-        """Count the labels of the last batch, or the numbers of its first input."""
-        call = self.call
-        known = self.labels()
-        given = [known] if known is not None else tensors([*call[0], *call[1].values()]) if call else []
-        return next((t.numel() for t in given), 0)
 
     def counted(self) -> Tensor | None:
         """The labels of the last batch with those that the loss ignores as -100."""

@@ -113,9 +113,9 @@ class Diagnosis:
             )
         return alarms
 
-    def postpone(self, kind: AlarmKind) -> None:
+    def postpone(self, kind: AlarmKind, rows: int = AGAIN) -> None:
         """An alarm was withheld: its kind may be raised again in a while."""
-        self._last[kind] = self.history.count - QUIET + AGAIN
+        self._last[kind] = self.history.count - QUIET + rows
 
     def _alone_alarm(self, step: int, loud: LoudLoss | None) -> list[Alarm]:
         if loud is None or not self._fresh(loud.detection.kind):

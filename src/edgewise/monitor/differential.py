@@ -35,6 +35,10 @@ WHOLE = (1 << 7, 1 << 8, 1 << 15, 1 << 16)  # numbers that a byte or a short int
 UNCLIPPED = 0.95  # of the gradient that arrived is used: it is not clipped
 DIVIDED = 0.2  # of the mean gradient of the passes
 SMALL = 0.05  # factor of the logits below which, or above whose inverse, the loss is another one
+SPREAD, LATE_ROWS = (
+    150.0,
+    40,
+)  # between the largest logit and the median; rows before which that may be the start
 FEW = 3  # batches that are repeated
 REPEATS = 10  # sampled batches that are all the same
 
@@ -324,7 +328,7 @@ def maximizes(e: Evidence) -> Detection | None:
 
 def same_batch(e: Evidence) -> Detection | None:
     """Every sampled batch is the same, or made of the same few rows."""
-    last = [frozenset(profile.rows) for profile in e.profiles.seen][-REPEATS:]
+    last = e.profiles.last_rows(REPEATS)
     if constant_inputs(e) is not None:
         return None
     different = len(set(last))
@@ -382,10 +386,10 @@ def constant_inputs(e: Evidence) -> Detection | None:
                 "all labels are ignored, so that the loss has nothing to learn from",
                 "Check how labels are masked.",
             )
-        if len(kept) > 16 and int(kept.min()) == int(kept.max()):
+        if len(kept) > 16 and int(kept.min()) == int(kept.max()) and e.profiles.one_label():
             return _mistake(
-                f"All {len(kept)} labels of the batch are {int(kept.min())}.",
-                "the labels are constant: all of a batch are the same",
+                f"All {len(kept)} labels of the batch are {int(kept.min())}, as those of the batches before.",
+                "the labels are constant: all of a batch are the same, and of the batches before",
                 "Check where the labels come from.",
             )
     return None
@@ -434,6 +438,53 @@ def wrapped(e: Evidence) -> Detection | None:
         f"token ids are stored in too few bits and have wrapped around: none is above {largest}, so that most of the "
         "vocabulary is unused and its rows of the embedding never train",
         "Store token ids as 32 bit integers, and check the type of the file or array that they come from.",
+    )
+
+
+def contradicted(e: Evidence) -> Detection | None:
+    """The same input with several labels in one batch, in most of its rows."""
+    found = e.profiles.contradicted()
+    if found is None:
+        return None
+    return _mistake(
+        f"{found[0]} of the {found[1]} rows of the last batches have the input of another row, and another label.",
+        "inputs are duplicates of each other within a batch and have different labels (negatives that are positives, a "
+        "sampler that draws rows twice): no answer fits both",
+        "Check how batches, pairs and negatives are drawn, and leave duplicates out.",
+    )
+
+
+def one_hot_outputs(e: Evidence) -> Detection | None:
+    """Logits so far apart that the softmax of single precision has a one and zeros, late in a run."""
+    x = e.prediction
+    if x is None or x.dim() < 2 or x.shape[1] < 3 or e.rows < LATE_ROWS or not e.entropy:
+        return None
+    rows = x.detach().float().movedim(1, -1).reshape(-1, x.shape[1])
+    spread = float((rows.amax(-1) - rows.median(-1).values).median())
+    if not SPREAD < spread < math.inf:
+        return None
+    scalars = [name for name, p in e.model.named_parameters() if p.numel() == 1 and p.requires_grad]
+    which = f" ({', '.join(scalars[:2])})" if scalars else ""
+    return _mistake(
+        f"In the middle row the largest logit is {spread:.3g} above the median; from 104 on the others have a "
+        "probability of exactly 0 in single precision.",
+        f"the logits grow without bound, so that the softmax is one-hot and confident whatever it is asked: a learned "
+        f"scale or temperature{which} has no clamp, or examples are learned by heart",
+        "Clamp the scale (CLIP keeps it below 100), give it the rate of the others, or stop earlier.",
+        scalars[0] if scalars else "",
+    )
+
+
+def vanished(e: Evidence) -> Detection | None:
+    """A class that no label has any more, though nothing has taken its place."""
+    found = e.profiles.vanished()
+    if found is None:
+        return None
+    return _mistake(
+        f"Label {found[0]} was {found[1]:.0%} of the labels, and is none since step {found[2]}.",
+        f"a class has disappeared from the data: no label is {found[0]} any more, and the network forgets it while its "
+        "loss looks fine",
+        "Check the filter, the shard and the sampler from that step on.",
     )
 
 
@@ -603,7 +654,10 @@ def _with_ids(call: Call, ids: Tensor, new: Tensor) -> Call:
 
 
 def _output(model: nn.Module, call: Call) -> Tensor | None:
-    output = model(*call[0], **call[1])
+    try:
+        output = model(*call[0], **call[1])
+    except (RuntimeError, TypeError, ValueError):  # it wants the labels too
+        return None
     output = getattr(output, "logits", output)
     found = next((t for t in tensors(output) if t.is_floating_point() and t.dim() >= 2), None)
     return None if found is None else found.detach().float()
@@ -655,6 +709,9 @@ AT_HAND: tuple[Test, ...] = (
     penalty,
     answer_inside,
     outliers,
+    contradicted,
+    vanished,
+    one_hot_outputs,
     wrapped,
     optimizer_again,
 )

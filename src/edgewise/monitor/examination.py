@@ -15,7 +15,6 @@ from edgewise.errors import BadInput
 from edgewise.models.state import random_streams
 from edgewise.monitor import differential, trials
 from edgewise.monitor.alarm import ADVICE, Alarm, AlarmKind
-from edgewise.monitor.batch_profiles import KEPT, BatchProfiles
 from edgewise.monitor.budget import Clock
 from edgewise.monitor.capture import BatchMemory
 from edgewise.monitor.cause_evidence import (
@@ -29,6 +28,7 @@ from edgewise.monitor.cause_evidence import (
     prediction_of,
 )
 from edgewise.monitor.facts import (
+    AGREE,
     Aftermath,
     BackwardFacts,
     Custody,
@@ -39,9 +39,10 @@ from edgewise.monitor.facts import (
     audited,
 )
 from edgewise.monitor.hooks import Switch
-from edgewise.monitor.instrument import Instrument
+from edgewise.monitor.instrument import HOST, Instrument
 from edgewise.monitor.loss_detectors import WAIT, Detection
 from edgewise.monitor.places import Places
+from edgewise.monitor.run_events import KEPT, BatchProfiles, RunEvents
 from edgewise.monitor.series import LARGEST, LONG, History
 
 EARLY = (2, *range(9, 100, 10), *range(149, 1000, 50))  # rows behind which the numbers at hand are tested
@@ -51,6 +52,8 @@ PLATEAU = 150  # steps before which a stall without a cause is not an alarm: hea
 LATELY = 60  # steps for which a change of the weights explains a symptom
 CAME_BACK = 0.15  # of a jump of the loss is left when it has come back
 BACK = 6  # steps in which the loss must come back for a jump to be one batch's
+PASSED = "one batch"  # whose loss came back, and was no higher than that of knowing nothing
+OUTGROWN, PENDING = 0.25, 60  # of the first loss; steps after which one that was too large must be below it
 OF_DATA = (AlarmKind.LOSS_SPIKE, AlarmKind.UPDATE_TOO_LARGE)  # which data that is new may bring about
 EVENTS = (AlarmKind.LOSS_SPIKE, AlarmKind.BAD_BATCH)  # which weights that were overwritten bring about
 OF_LEARNING = (AlarmKind.UPDATE_TOO_LARGE, AlarmKind.EXPLODING_GRADIENT)  # at the end of a first plateau, too
@@ -58,11 +61,17 @@ MOVEMENTS = (AlarmKind.UPDATE_TOO_LARGE, AlarmKind.ENTROPY_COLLAPSE)  # of netwo
 STATES = (AlarmKind.RANK_COLLAPSE, AlarmKind.LEFT_PREDICTION, AlarmKind.NOT_LEARNING)
 TRIALS = 20.0  # seconds after which no more rates are tried in a run
 IDLE = 5  # steps without a backward pass of their own, after which that is said
+UNRUN = 20  # steps without a pass of the whole model
 FOREIGN = 10  # steps of optimizers that hold nothing of the model, after which that is said
 
 
 START_ROWS = 3  # batches that the facts about the start are asked on
 START_STEPS, START_SECONDS = 25, 1.5  # what asking them costs, in steps of the training; and may, in seconds
+SETTLES, STAYED = (
+    80,
+    0.05,
+)  # steps in which the loss comes back after new data, up to so much of that of guessing
+OUTLIER = "an outlier among the batches"
 CURRICULUM = "new data"  # that is known better than by an untrained network, or of another shape
 SNAPSHOTS, SNAPSHOT_STEPS = 4, 10  # copies of the weights that are kept, and steps between them
 HARD = 50.0  # the largest logit, from which its growth is told on a first plateau, too
@@ -77,7 +86,6 @@ RECOVERED = (
 SHORTEST = 100  # steps of a run of which that is said at its end
 WELL = 0.8  # of the first loss: below it the network has learned at its rate
 CLIPPED = 0.95  # of the gradient that arrived is used: it was made smaller
-SHRUNK = 8  # times fewer labels in a batch than before, which explains a loss that rises
 
 
 Facts = Callable[[Evidence], Sequence[StartFact]]
@@ -112,12 +120,18 @@ class Examination:
         self.audit = ParameterAudit(places.model, places.modules)
         self.rows = RowFacts()
         self.profiles = BatchProfiles()
+        self.events = RunEvents(history, self.profiles)
+        self._unrun = 0  # backward passes in a row behind which the model was not run as a whole
+        self._passes = 0  # of the whole model, as the last step began
         self.snapshots: deque[tuple[int, Start]] = deque(maxlen=SNAPSHOTS)  # weights of late, if they are few
         self.optimizers: list[Optimizer] = []
+        self.stepped: dict[int, int] = {}  # the last step of each
+        self._first: list[Optimizer] = []  # those that a step began with
         self.foreign = 0
         self._auditing = False
         self._norms = [math.nan, math.nan]
         self._held: list[tuple[int, float, Alarm]] = []
+        self._peaks: dict[int, float] = {}  # the largest loss about the step of a held alarm
         self._located = False
         self._step = self._idle = self._heard = 0
         self._path: OutputPath | None = None  # from the output of the model to what the criterion is given
@@ -127,6 +141,9 @@ class Examination:
         self.custody = Custody(places.model)
         self.aftermath = Aftermath(places.model)
         self._made = 0  # optimizers that moved the model
+        # when, the loss before, and the notice of data that was new
+        self._unsettled: tuple[int, float, Alarm] | None = None
+        self._pending: list[Detection] = []  # of the start, and told if it is not outgrown
         self._examined = False  # whether the facts about the start were asked
         self.suspects: list[StartFact] = []  # of the start: what explains a symptom, should there be one
         self.backward = BackwardFacts()
@@ -135,8 +152,8 @@ class Examination:
     def before_step(self, optimizer: Optimizer, step: int, stored: int) -> None:
         """A sampled step begins: its gradients are complete."""
         self._step = step
-        if optimizer not in self.optimizers:
-            self.optimizers = [*self.optimizers[-3:], optimizer]
+        if optimizer not in self._first:
+            self._first = [*self._first[-3:], optimizer]
             self._made += 1
         self.batch.stepped(step)
         if not stored:
@@ -145,6 +162,7 @@ class Examination:
             self._own.append(self.clock.now() - self.clock.total)
         if not self.every or stored < KEPT or stored % THIN == 0:
             self._look_at_batch(step)
+        self.events.row(step, optimizer)
         self._keep_weights(step)
         held = {id(p) for o in self.optimizers for group in o.param_groups for p in group["params"]}
         if id(self.probe.parameter) in held:  # else nothing clears its gradient
@@ -152,6 +170,12 @@ class Examination:
         self._auditing = audited(stored)
         if self._auditing:
             self.audit.before_step(step)
+
+    def meet(self, optimizer: Optimizer, step: int) -> None:
+        """An optimizer that moves the model, or a part of it, makes a step."""
+        if optimizer not in self.optimizers:
+            self.optimizers = [*self.optimizers[-3:], optimizer]
+        self.stepped[id(optimizer)] = step
 
     def _keep_start(self) -> None:
         """Copy the weights before the first step, if they are few."""
@@ -190,26 +214,77 @@ class Examination:
             found = self._facts(evidence)
             self._examined = True
         self.suspects = [each for each in found if not each.certain]
-        return [each.detection for each in found if each.certain]
+        self._pending = [each.detection for each in found if each.certain and each.kind == "first loss"]
+        return [each.detection for each in found if each.certain and each.detection not in self._pending]
+
+    def _not_settled(self) -> list[Detection]:
+        """Say so if the loss does not come back after new data of which no number is another than before."""
+        (_, before, alarm), self._unsettled = self._unsettled or (0, math.inf, None), None
+        losses = self.history.losses
+        if alarm is None or not losses.level() > before + STAYED * losses.scale:
+            return []
+        if losses.falls():
+            self._unsettled = (self._step + SETTLES, before, alarm)
+            return []
+        return [
+            Detection(
+                AlarmKind.LOSS_SPIKE,
+                f"The loss was {before:.3g} before step {alarm.since}, is {losses.level():.3g}, and does not fall.",
+                f"inputs and labels no longer fit each other: the data changed at about step {alarm.since}, though "
+                "inputs and labels, each for itself, are like those before (labels of other rows or of another batch, "
+                "noise, another encoding)",
+                "Check how inputs and labels are paired, prefetched, shuffled and encoded from that step on.",
+                topic="pairs",
+            )
+        ]
+
+    def _still_pending(self) -> list[Detection]:
+        """Return what was wrong at the start and still is: a first loss that was too large, and did not soon fall."""
+        losses = self.history.losses
+        outgrown = losses.level() < OUTGROWN * math.exp(min(losses.first, LARGEST))
+        pending, self._pending = self._pending, []
+        return [] if outgrown else pending
 
     def after_row(self, stored: int, weight_norm: float) -> list[Detection]:
         """A row was taken: facts that it shows; stored: rows before it."""
         first = weight_norm if math.isnan(self._norms[0]) else self._norms[0]
         self._norms = [first, weight_norm]
-        found: list[Detection | None] = [self.probe.detection(), self.backward.detection()]
+        found: list[Detection | None] = [self._of_gradients(), self.backward.detection()]
         if self._auditing:
             self.audit.after_step()
             rates = [g.get("lr", math.nan) for o in self.optimizers for g in o.param_groups]
+            idle = [o for o in self.optimizers if self._step - self.stepped[id(o)] > IDLE]
             found += self.rows.see(
-                *self.instrument.audit, self.audit.held(self.optimizers) if min(rates) > 0 else ()
+                *self.instrument.audit,
+                self.audit.held(self.optimizers) if min(rates) > 0 and not idle else (),
             )
-            found.append(self.audit.detection(self.optimizers, self.backward.count))
+            if not self.steps.solved:
+                found.append(self.audit.detection(self.optimizers, self.backward.count, idle))
         if self.alone and (stored in EARLY or stored in COPIED):
             with self._apart():
                 found += differential.mistakes(self.evidence(), copies=stored in COPIED)
         if stored == START_ROWS - 1:
             found += self._at_start()
+        follows = all("exp_avg_sq" not in s for o in self.optimizers for s in list(o.state.values())[:3])
+        if follows and self.probe.scale > CLIPPED and len(self.backward.factors) == AGREE:
+            found.append(self.events.summed(self.backward.factor))
+        if (other := self.events.exchanged()) is not None:
+            found.append(
+                Detection(
+                    AlarmKind.UPDATE_TOO_LARGE if "too high" in other.cause else AlarmKind.NOT_LEARNING,
+                    "Steps have another size since another optimizer makes them.",
+                    other.cause,
+                    other.advice,
+                    topic="exchanged",
+                )
+            )
         return [detection for detection in found if detection is not None]
+
+    def _of_gradients(self) -> Detection | None:
+        """What becomes of gradients before they are used; noise on the small ones of a network that learned is fine."""
+        found, losses = self.probe.detection(), self.history.losses
+        learned = losses.level() < WELL * losses.scale and not losses.risen()
+        return None if found is not None and found.topic == "gradient changed" and learned else found
 
     def after_step(
         self, optimizer: Optimizer, step: int, loss: float | None, next_sampled: bool
@@ -229,6 +304,10 @@ class Examination:
                     topic="rewritten",
                 )
             )
+        if self._unsettled is not None and step >= self._unsettled[0]:
+            found += self._not_settled()
+        if step == PENDING:
+            found += self._still_pending()
         if next_sampled:
             self.probe.after_step()
         if step in LOOKS and self.alone:
@@ -238,7 +317,9 @@ class Examination:
     def broken_step(self, step: int) -> Detection | None:
         """A step begins: say so if its gradients are not finite though the loss is; one that is left out is fine."""
         began, self.backward.broken = self.backward.broken, 0.0
-        if not began or not self._gradients_broken():
+        if not began:
+            return self._broken_backward(step)
+        if not self._gradients_broken():
             return None
         return Detection(
             AlarmKind.NOT_A_NUMBER,
@@ -249,15 +330,38 @@ class Examination:
             topic="gradient not finite",
         )
 
+    def _broken_backward(self, step: int) -> Detection | None:
+        """The loss is finite, backward() begins at it, and its gradient is not: asked at one parameter, on the host."""
+        probe = None if self.probe.parameter is None else self.probe.parameter.grad
+        if probe is None or probe.device.type not in HOST or bool(probe.isfinite().all()):
+            return None
+        if not (self.steps.losses and math.isfinite(self.backward.last)):
+            return None
+        return Detection(
+            AlarmKind.NOT_A_NUMBER,
+            f"The loss of step {step} is {self.backward.last:.3g}, the gradient that backward() makes of it is not "
+            "finite, and the step is made.",
+            "the gradient is not finite though the loss is: the backward pass goes through a function whose derivative "
+            "is infinite at this batch (the sqrt or the norm of 0, a division by 0, a log)",
+            "Add a small number inside of the sqrt, the norm, the log or the denominator; skip steps that are not "
+            "finite; then go back to the last checkpoint.",
+            topic="gradient not finite",
+        )
+
     def _gradients_broken(self) -> bool:
         gradients = [p.grad for p in self.places.model.parameters() if p.grad is not None]
         return not all(bool(g.isfinite().all()) for g in gradients)
 
     def idle_step(self) -> Detection | None:
         """A step begins: say so once if many had no backward pass of their own."""
+        self.events.step(self.backward.since)
         self.backward.stepped()
+        if self.probe.everywhere is not None:
+            self.probe.everywhere.step()
         fresh, self._heard = self.backward.count > self._heard, self.backward.count
         self._idle += not fresh
+        if (unrun := self._not_run(fresh)) is not None:
+            return unrun
         if fresh or not self.backward.count or self._idle != IDLE:
             return None
         return Detection(
@@ -265,6 +369,27 @@ class Examination:
             f"{IDLE} steps were made without a backward pass since the one before.",
             "optimizer.step() is called more than once for each backward pass: the same gradient is applied twice",
             "Call optimizer.step() once for each loss.backward().",
+        )
+
+    def _not_run(self, fresh: bool) -> Detection | None:
+        """Steps behind which the model was not run as a whole, though it was before, and most of it got no gradient."""
+        ran, self._passes = self.batch.passes > self._passes, self.batch.passes
+        self._unrun = 0 if ran else self._unrun + fresh
+        if self._unrun != UNRUN or self._passes < UNRUN // 2:
+            return None
+        trained = [p for p in self.places.model.parameters() if p.requires_grad]
+        none = sum(p.numel() for p in trained if p.grad is None or not bool(p.grad.any()))
+        without = none / max(sum(p.numel() for p in trained), 1)
+        if without < 0.5:
+            return None
+        return Detection(
+            AlarmKind.NO_GRADIENT,
+            f"In the last {UNRUN} steps the model was not called, and {without:.0%} of what requires a "
+            "gradient got none.",
+            "the model is no longer run as a whole: the loss comes from a part of it, on features of a cache or of a "
+            "copy, so that the rest gets no gradient",
+            "Call the model on each batch; or freeze what is not meant to train (requires_grad_(False)).",
+            topic="not run",
         )
 
     def foreign_step(self, own_steps: int) -> Detection | None:
@@ -290,7 +415,9 @@ class Examination:
         changed, first = self.custody.changed, math.exp(min(losses.first, LARGEST))
         last = self.batch.recent[-1][1] if self.batch.recent else None
         known = prediction_of(last) if prediction is None else prediction
-        classes = known.shape[1] if known is not None and known.dim() > 1 else 1
+        classes = self._classes(known)
+        if classes > 1:
+            losses.chance = math.log(classes)
         extra = self.backward.extra
         smoothed = extra[1] if extra[0] == "smoothing" and 0 < extra[1] <= 1 else 0.0
         unknown = self.criterion is None and self.batch.logs
@@ -314,18 +441,28 @@ class Examination:
             self.backward.undivided,
             max(self.backward.passes, default=1),
             math.exp(min(self.history.now[norm[0]], LARGEST)) if made_smaller else math.inf,
-            losses.level() < WELL * first,
+            losses.level() < WELL * losses.scale,
             max(first, math.log(classes)),
             self.suspects,
             self._examined,
-            self.batch.earlier[0] if self.batch.earlier else None,
             self.probe.divided,
+            classes > 1,
             self.backward.faithful or bool(smoothed),
             extra,
             tuple(self.batch.dated),
             tuple(self.snapshots),
             self.profiles,
         )
+
+    def _classes(self, prediction: Tensor | None) -> int:
+        """Return over how many classes the loss is a cross-entropy; 1 if it is none, or is not known."""
+        call, output = self.batch.last[0], self.batch.output
+        if call is not None and "labels" in call[1] and isinstance(getattr(output, "logits", None), Tensor):
+            labels, own = call[1]["labels"], output.logits.shape
+            whole = isinstance(labels, Tensor) and not labels.is_floating_point()
+            return int(own[-1]) if whole and len(own) == labels.dim() + 1 else 1
+        entropy = self.batch.logs or isinstance(self.criterion, nn.CrossEntropyLoss)
+        return prediction.shape[1] if entropy and prediction is not None and prediction.dim() > 1 else 1
 
     def locate(self, step: int, loss: float) -> Detection | None:
         """The first place that is not finite, once, before the step spreads it."""
@@ -334,21 +471,24 @@ class Examination:
         self._located = True
         call, seen = self.batch.last
         answer = trials.Answer()
-        module = ""
+        module = sentence = ""
         if self.alone:
             with self._apart():
                 batch = None if call is None else (call, seen)
                 evidence = self.evidence()
                 answer = trials.diverged(evidence)
+                away = self.history.losses.level() > math.exp(min(self.history.losses.first, LARGEST))
+                thrown = self.named or away or bool(self.history.losses.risen())
                 if not answer.cause:
                     evidence.batches = [*evidence.batches, *([] if batch is None else [batch])]
                     module, sentence = self._broken_before(evidence) or trials.first_not_finite(
                         evidence, batch
                     )
-                    answer = trials.Answer(sentence)
+                    answer = trials.Answer("" if thrown else sentence)
         return Detection(
             AlarmKind.NOT_A_NUMBER,
-            f"The loss is {loss} at step {step}, which is not a finite number.",
+            f"The loss is {loss} at step {step}, which is not a finite number"
+            + (f": {sentence}, after the loss had risen." if sentence and not answer.cause else "."),
             answer.cause,
             answer.advice,
             could_be=answer.could_be,
@@ -372,9 +512,10 @@ class Examination:
     def at_end(self) -> list[Detection]:
         """A run ends: say so if it has learned nothing, or next to nothing at its rate."""
         if not self.alone or self._step < SHORTEST:
-            return []
+            return self._still_pending()
         flat = self.history.losses.flat(FLAT)
         return [
+            *self._not_settled(),
             *self._slow(last=True),
             *self._alike(),
             *(self._plateau(self._step, last=True) if flat else []),
@@ -488,10 +629,18 @@ class Examination:
 
     def _explained(self, alarm: Alarm) -> Alarm | None:
         evidence = self.evidence()
-        if (new := self._new_data(alarm, evidence)) is not None:
+        new = self._new_data(alarm, evidence)
+        if alarm.kind is AlarmKind.BAD_BATCH and (new is None or new.cause.startswith(OUTLIER)):
+            peak = self._peaks.pop(alarm.step, math.inf)
+            if peak < evidence.least or evidence.gradient_scale < CLIPPED:
+                return replace(alarm, cause=f"{PASSED} had a loss of {peak:.3g}, and the loss came back")
+            return new or alarm
+        if new is not None:
             return new
-        if alarm.kind is AlarmKind.BAD_BATCH:
-            return alarm
+        if alarm.kind is not AlarmKind.LEFT_PREDICTION:
+            known = self.events.explains(states=alarm.kind in STATES)
+            if known is not None:
+                return replace(alarm, cause=known.cause, advice=known.advice)
         answer, losses = trials.of_symptom(alarm.kind, evidence), self.history.losses
         recovers = answer.tried and alarm.step < LOOKS[0] and losses.level() < RECOVERED * evidence.least
         if alarm.kind in STATES and (not answer.cause or recovers) and not self._gone(alarm):
@@ -521,27 +670,17 @@ class Examination:
         single = alarm.kind is AlarmKind.BAD_BATCH
         at = alarm.step if single else self.history.losses.broke_at()
         single = single and self.profiles.changed(at, later=True) is None
-        if evidence.earlier is not None and alarm.kind in OF_DATA:
-            before, now = (
-                replace(evidence, batches=[b]).size() for b in (evidence.earlier, evidence.batches[-1])
-            )
-            if now * SHRUNK <= before:
-                return replace(
-                    alarm,
-                    cause=f"batches have become smaller: the last one has {now} labels, an earlier one {before}, so "
-                    "that the gradient is noisier at the same learning rate",
-                    advice="Check the sampler and the filters, or lower the rate with the batch size.",
-                )
         found = trials.of_data(evidence, at, alone=single) if at >= 0 else None
         if found is None:
             return None
         if single:
             return replace(
                 alarm,
-                cause=f"an outlier among the batches: {found.what}" if found.what else "",
+                cause=f"{OUTLIER}: {found.what}" if found.what else "",
                 advice="Check the batch in the dossier; clip the gradient, or leave such batches out.",
             )
         if found.meant:
+            self._unsettled = None if found.what else (at + SETTLES, found.old, alarm)
             return replace(
                 alarm,
                 kind=AlarmKind.BAD_BATCH,
@@ -588,20 +727,28 @@ class Examination:
     def hold(self, alarm: Alarm, loss: float) -> None:
         """Keep the alarm of a batch until the loss has come back, or has not."""
         usual = self.history.losses.before_rise()
+        lately = self.history.losses.last(WAIT)
+        self._peaks[alarm.step] = max(
+            loss, math.exp(min(float(lately.max()), LARGEST)) if len(lately) else loss
+        )
         self._held.append((alarm.step + BACK, usual + CAME_BACK * (loss - usual), alarm))
 
     def unreleased(self) -> list[Alarm]:
-        """Held alarms of a run that ends before the loss could come back."""
+        """Held alarms of a batch in a run that ends before the loss could come back."""
         held, self._held = self._held, []
-        return [alarm for _, _, alarm in held]
+        return [alarm for _, _, alarm in held if alarm.kind is AlarmKind.BAD_BATCH]
 
-    def released(self, step: int, losses: Sequence[float]) -> list[Alarm]:
-        """Held alarms that are due: those of a batch after which the loss came back."""
+    def released(self, step: int, losses: Sequence[float]) -> tuple[list[Alarm], list[Alarm]]:
+        """Held alarms that are due, and those that came to nothing: of a batch if the loss came back, else if not."""
         due = [each for each in self._held if each[0] <= step]
         self._held = [each for each in self._held if each[0] > step]
         lately = sorted(math.exp(min(x, 300.0)) for x in losses[-3:]) or [math.nan]
         middle = lately[len(lately) // 2]
-        return [alarm for _, limit, alarm in due if not middle > limit]
+        meant = [(middle > limit) == (alarm.kind is not AlarmKind.BAD_BATCH) for _, limit, alarm in due]
+        each = [alarm for _, _, alarm in due]
+        return [a for a, m in zip(each, meant, strict=True) if m], [
+            a for a, m in zip(each, meant, strict=True) if not m
+        ]
 
 
 def _next(kind: AlarmKind, could_be: Sequence[str], ruled_out: Sequence[str]) -> str:

@@ -13,6 +13,7 @@ import math
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -23,7 +24,7 @@ from torch.optim.optimizer import Optimizer
 
 from edgewise.arrays import in_double
 from edgewise.monitor.alarm import AlarmKind
-from edgewise.monitor.hooks import ModelHook, Switch, guarded
+from edgewise.monitor.hooks import ModelHook, Switch, guarded, guarded_beside
 from edgewise.monitor.loss_detectors import Detection
 from edgewise.monitor.series import History
 
@@ -36,6 +37,9 @@ AGREE = 3  # rows or audits that must agree
 SPAN = 10  # steps that the audits must cover
 PARALLEL, APART = 0.9999, 0.99  # cosine between gradients that are one direction, and that are not
 CHANGED = 0.5  # below it a gradient is another one: clipping by value leaves more
+WIDE, LATE, LOST = 24, 16, 0.5  # parameters, and steps, at which that is asked; entries that underflow
+UNDERFLOW = 6e-5  # below it numbers of half precision have few digits, and from 6e-8 on none
+AGAIN = 40  # rows between two such looks
 ROUNDED = 0.5  # of the entries with a gradient keep their value: more is lost than learned
 UPHILL = 0.3  # cosine of update and gradient: a step that descends has a negative one
 SEPARATED = math.log(1e-6)  # tokens that differ by less than a thousandth of their length are one token
@@ -116,6 +120,13 @@ class StepFacts:
     still: int = 0  # steps in a row with a rate of 0
     rates: RateSeries = field(default_factory=RateSeries)
     losses: deque[float] = field(default_factory=lambda: deque(maxlen=SAME))
+    negative: bool = False  # the rate was
+    moved: bool = False  # the loss was not always zero
+
+    @property
+    def solved(self) -> bool:
+        """Return whether the loss is exactly zero and was not always: nothing is left to learn, and no gradient."""
+        return self.moved and bool(self.losses) and self.losses[-1] == 0
 
     def see(self, rates: Sequence[float], loss: float | None) -> Iterator[Detection]:
         """Take in one step."""
@@ -140,6 +151,16 @@ class StepFacts:
                 "Make the schedule as long as the training, or restart it at once if cycles are meant.",
                 topic="schedule returns",
             )
+        if rates and min(rates) < 0 and not self.negative:
+            self.negative = True
+            yield Detection(
+                AlarmKind.MISTAKE,
+                f"The learning rate is {min(rates):.2g}.",
+                "the learning rate is negative: the optimizer goes up the gradient (a schedule without a lower "
+                "bound, stepped beyond its end)",
+                "Let the schedule end at 0 or above: max(0, ...), or make it as long as the training.",
+                topic="rate negative",
+            )
         if self.still == RATE_STEPS:
             yield Detection(
                 AlarmKind.RATE_ZERO,
@@ -150,7 +171,8 @@ class StepFacts:
         if loss is None or not math.isfinite(loss):
             return
         self.losses.append(loss)
-        if len(self.losses) == SAME and len(set(self.losses)) == 1 and not self.still:
+        self.moved |= loss != 0
+        if len(self.losses) == SAME and len(set(self.losses)) == 1 and not (self.still or self.solved):
             self.losses.clear()
             yield Detection(
                 AlarmKind.LOSS_CONSTANT, f"The loss was {loss:.6g} in each of the last {SAME} steps."
@@ -165,10 +187,14 @@ class StepFacts:
 
 
 class GradientProbe(ModelHook):
-    """Return whether the gradient that a step uses is the one of its own backward passes, at one small parameter."""
+    """Return whether the gradient that a step uses is the one of its own backward passes, at one small parameter.
+
+    Noise or decay may drown the gradient of one parameter and not that of the network: what is not the sum of known
+    gradients is asked at entries of all of them, step by step, before it is said.
+    """
 
     def __init__(self, model: nn.Module, switch: Switch, blocks: Iterable[str]) -> None:
-        self.switch = switch
+        self.switch, self.model = switch, model
         self.name, self.parameter = _probe(model, tuple(blocks))
         self.handles: list[Any] = []
         self.seen: deque[str] = deque(maxlen=AGREE)
@@ -177,6 +203,8 @@ class GradientProbe(ModelHook):
         self._fresh: Tensor | None = None
         self._left: Tensor | None = None
         self._known = False  # whether what was left of the step before is known
+        self.everywhere: GradientSample | None = None
+        self._quiet = 0  # rows before the next look at all parameters
         if self.parameter is not None:
             self.handles.append(self.parameter.register_hook(guarded(switch, self._hear)))
 
@@ -227,11 +255,115 @@ class GradientProbe(ModelHook):
 
     def detection(self) -> Detection | None:
         """Return what the last rows agree on, if it is wrong."""
+        if self.everywhere is not None and self.everywhere.complete:
+            found, self.everywhere = self.everywhere.detection(), None
+            self._quiet = AGAIN
+            self.seen.clear()
+            return found
+        self._quiet -= 1
         if len(self.seen) < AGREE or len(set(self.seen)) > 1 or self.seen[-1] not in WRONG:
+            return None
+        if self.seen[-1] in ("changed", "cleared"):
+            if self.everywhere is None and self._quiet < 0:
+                self.everywhere = GradientSample(self.model, self.switch)
             return None
         kind, sentence, cause, advice = WRONG[self.seen[-1]]
         at = f"at {self.name}, in the last {AGREE} rows"
         return Detection(kind, f"{sentence} ({at}).", cause, advice, module=self.name)
+
+
+class GradientSample(ModelHook):
+    """Some entries of the gradients of all parameters, as they arrive and as they are used, in some steps in a row."""
+
+    def __init__(self, model: nn.Module, switch: Switch) -> None:
+        self.clock = switch.clock
+        known = [p for _, p in _local(model)]
+        self.parameters = known[:: len(known) // WIDE + 1]
+        self._fresh: list[Tensor | None] = [None] * len(self.parameters)
+        self._past: deque[Tensor] = deque(maxlen=LATE)  # of the steps so far, the last one last
+        self._cosines: list[float] = []
+        self._late: list[int] = []  # steps ago at which the gradient that is used arrived
+        self._small = 0.0  # the largest of all entries
+        self._lost: list[float] = []  # share of the entries that are exactly zero when they are used
+        self.handles = [
+            p.register_hook(guarded_beside(switch, partial(self._hear, i)))
+            for i, p in enumerate(self.parameters)
+        ]
+
+    def _hear(self, place: int, gradient: Tensor) -> None:
+        fresh, before = _few_entries(gradient), self._fresh[place]
+        self._fresh[place] = fresh.clone() if before is None else before + fresh  # .grad may be written over
+
+    @property
+    def complete(self) -> bool:
+        """Return whether enough steps were seen."""
+        none = len(self._lost) == AGREE and min(self._lost) == 1.0 and self._small > UNDERFLOW
+        return len(self._cosines) >= LATE or none
+
+    def step(self) -> None:
+        """A step begins."""
+        if self.complete:
+            return
+        arrived, self._fresh = self._fresh, [None] * len(self.parameters)
+        if any(fresh is None for fresh in arrived):
+            return
+        fresh = torch.cat([fresh for fresh in arrived if fresh is not None])
+        used = torch.cat(
+            [
+                torch.zeros_like(a) if p.grad is None else _few_entries(p.grad)
+                for p, a in zip(self.parameters, arrived, strict=True)
+                if a is not None
+            ]
+        )
+        self._past.append(fresh)
+        self._cosines.append(_cosine(used, fresh))
+        there = fresh != 0
+        self._lost.append(float((there & (used == 0)).sum() / there.sum().clamp_min(1)))
+        self._small = max(self._small, float(fresh.abs().max()))
+        past = [_cosine(used, each) > PARALLEL for each in self._past]
+        if any(past) and not past[-1]:
+            self._late.append(len(past) - 1 - past.index(True))
+        if self.complete:
+            for handle in self.handles:
+                handle.remove()
+
+    def detection(self) -> Detection | None:
+        """Return what becomes of the gradients of the network."""
+        rows = f"at {len(self.parameters)} parameters, in {len(self._cosines)} steps"
+        if len(self._late) >= AGREE and len(set(self._late[-AGREE:])) == 1:
+            return Detection(
+                AlarmKind.MISTAKE,
+                f"The gradient that a step uses is the one that arrived {self._late[-1]} steps before ({rows}).",
+                f"gradients are stale: the optimizer steps with old gradients, of {self._late[-1]} steps ago (a delay "
+                "or a queue between the backward pass and the step)",
+                "Step with the gradient of the same weights, or lower the learning rate by the delay.",
+            )
+        middle, lost = float(np.median(self._cosines)), float(np.median(self._lost))
+        if lost == 1.0 and self._small > UNDERFLOW:
+            return Detection(*WRONG["cleared"][:1], f"{WRONG['cleared'][1]} ({rows}).", *WRONG["cleared"][2:])
+        if lost > LOST:
+            return Detection(
+                AlarmKind.NO_GRADIENT,
+                f"{lost:.0%} of the entries of gradients that arrive are exactly zero when they are used ({rows}).",
+                "gradients underflow between the backward pass and the step: they are rounded to half precision, "
+                "where what is this small becomes zero (a loss scale that is too small?)",
+                "Keep gradients in float32 or bfloat16, or raise the loss scale; a scale that falls must rise again.",
+            )
+        if middle < CHANGED:
+            kind, _, cause, advice = WRONG["changed"]
+            return Detection(
+                kind,
+                f"The gradient that is used has a cosine of {middle:.2g} with the one that arrived ({rows}).",
+                cause,
+                advice,
+                topic="gradient changed",
+            )
+        return None
+
+
+def _few_entries(gradient: Tensor) -> Tensor:
+    flat = gradient.detach().reshape(-1)
+    return flat[:: -(-flat.numel() // ENTRIES)].float()
 
 
 WRONG = {  # states of a gradient that no step may have: symptom, what was seen, cause, advice
@@ -263,16 +395,24 @@ WRONG = {  # states of a gradient that no step may have: symptom, what was seen,
 }
 
 
+def _local(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
+    """The parameters that train, but for those in shards."""
+    trains = [(n, p) for n, p in model.named_parameters() if p.requires_grad and p.is_leaf]
+    return [(n, p) for n, p in trains if p.is_floating_point() and not hasattr(p, "to_local")]
+
+
 def _probe(model: nn.Module, blocks: tuple[str, ...]) -> tuple[str, nn.Parameter | None]:
     """A small parameter of a block that trains: the smallest of the last block, else of the model."""
-    trains = [(n, p) for n, p in model.named_parameters() if p.requires_grad and p.is_leaf and p.numel() >= 8]
-    trains = [(n, p) for n, p in trains if p.is_floating_point() and not hasattr(p, "to_local")]
+    trains = [(n, p) for n, p in _local(model) if p.numel() >= 8]
     inside = [(n, p) for n, p in trains if blocks and n.startswith(f"{blocks[-1]}.")]
     return min(inside or trains, key=lambda pair: pair[1].numel(), default=("", None))
 
 
 def _cosine(a: Tensor, b: Tensor) -> float:
-    return float(torch.nn.functional.cosine_similarity(in_double(a.flatten()), in_double(b.flatten()), 0))
+    """Without torch's epsilon, which takes gradients below 1e-8 for none."""
+    a, b = in_double(a.flatten()), in_double(b.flatten())
+    size = float(a.norm()) * float(b.norm())
+    return float(a @ b) / size if size > 0 else 0.0
 
 
 class ParameterAudit:
@@ -355,8 +495,13 @@ class ParameterAudit:
         trained = [p for p in self.model.parameters() if p.requires_grad]
         return trained if all(id(p) in known for p in trained) else []
 
-    def detection(self, optimizers: Sequence[Optimizer], backwards: int = 1) -> Detection | None:
-        """Return what the last audits agree on, if it is wrong; each of it once. backwards: passes that were heard."""
+    def detection(
+        self, optimizers: Sequence[Optimizer], backwards: int = 1, idle: Sequence[Optimizer] = ()
+    ) -> Detection | None:
+        """Return what the last audits agree on, if it is wrong; each of it once.
+
+        backwards: passes that were heard; idle: those of the optimizers that have not stepped lately
+        """
         frozen, self._frozen = self._frozen, None
         if frozen is not None:
             return self._once("frozen", frozen)
@@ -373,6 +518,11 @@ class ParameterAudit:
         held = {id(p) for o in optimizers for g in o.param_groups for p in g["params"]}
         stuck = [name for name, state in agreed.items() if state == "still"]
         outside = [name for name in stuck if id(self.model.get_parameter(name)) not in held]
+        active = {id(p) for o in optimizers if o not in idle for g in o.param_groups for p in g["params"]}
+        waiting = {id(p) for o in idle for g in o.param_groups for p in g["params"]} - active
+        stopped = [name for name in stuck if id(self.model.get_parameter(name)) in waiting]
+        if found := self._about(stopped, sizes, _stopped, 0.0):
+            return found
         found = self._about(outside, sizes, _outside, 0.0) or self._about(
             [name for name in stuck if name not in outside], sizes, _still, LARGE
         )
@@ -489,6 +639,18 @@ def _outside(names: list[str], share: float) -> Detection:
         "Give them to the optimizer (make it after the model is complete), or freeze them if that is meant.",
         module=names[0],
         topic="outside",
+    )
+
+
+def _stopped(names: list[str], share: float) -> Detection:
+    return Detection(
+        AlarmKind.PARAMETERS_STILL,
+        f"{_listed(names)} ({share:.1%} of what requires a gradient) have gradients and keep their values.",
+        "the optimizer that holds these parameters has stopped: it has stepped before, and its step() is no longer "
+        "called, while another optimizer steps",
+        "Check the condition under which each optimizer's step() is called.",
+        module=names[0],
+        topic="stopped",
     )
 
 
@@ -623,7 +785,7 @@ class Custody:
         known = [p for p in known if p.dtype == known[0].dtype and p.device == known[0].device and p.numel()]
         self._chosen = known[:: len(known) // GUARDED + 1]
         self._entries = [p.detach().reshape(-1)[p.numel() // 2 :][:1] for p in self._chosen]
-        self._left: tuple[Tensor, list[tuple[int, int]]] | None = None
+        self._left: tuple[Tensor, list[tuple[Tensor, int]]] | None = None
         self._stepped: Optimizer | None = None
         self._steps = self._changes = 0
         self.changed = -1  # the last step before which they did not
@@ -632,11 +794,11 @@ class Custody:
         self.replaced = ""  # how they have changed since, and not by a step
         self.often = 0  # times that the loss rose with it, in a row
 
-    def _state(self, optimizer: Optimizer) -> list[tuple[int, int]]:
-        """Return which tensors hold the moments of a few parameters, and how often they were written to."""
+    def _state(self, optimizer: Optimizer) -> list[tuple[Tensor, int]]:
+        """Return the moments of a few parameters, and how often they were written to."""
         states = [optimizer.state.get(p) or {} for p in self._chosen[:FEW_STATES]]
         moments = [s[name] for s in states for name in MOMENTS if isinstance(s.get(name), Tensor)]
-        return [(id(moment), moment._version) for moment in moments]
+        return [(moment, moment._version) for moment in moments]
 
     def _second_moments(self, optimizer: Optimizer) -> list[float]:
         states = [optimizer.state.get(p) or {} for p in self._chosen[:FEW_STATES]]
@@ -658,7 +820,7 @@ class Custody:
         if not torch.equal(left[0], torch.cat(self._entries)):
             self.changed, self.what = step, "weights"
             self._changes += 1
-        elif optimizer is self._stepped and left[1] and left[1] != self._state(optimizer):
+        elif optimizer is self._stepped and left[1] and _others(left[1], self._state(optimizer)):
             self.changed, self.what = step, "the optimizer's state"
             now = self._second_moments(optimizer)
             if len(now) == len(self._sizes):
@@ -671,6 +833,16 @@ class Custody:
             return False
         self.often = self.often + 1 if rise > 1.0 else 0
         return restless or self.often >= AGREE or bool(self.replaced)
+
+
+def _others(before: list[tuple[Tensor, int]], now: list[tuple[Tensor, int]]) -> bool:
+    """Return whether tensors were written to, or have others in their place that are not equal."""
+    if len(before) != len(now):
+        return True
+    return any(
+        version != old if a is b else a.shape != b.shape or not torch.equal(a, b.to(a))
+        for (a, old), (b, version) in zip(before, now, strict=True)
+    )
 
 
 class Aftermath:
@@ -720,8 +892,10 @@ class Aftermath:
             halves = [d for d in (torch.bfloat16, torch.float16) if bool((now.to(d).double() == now).all())]
             full = all(p.dtype.itemsize > 2 for p in self._chosen)
             self.seen.append((f"rounded {halves[0]}" if halves and full else "undone", back))
-        elif other > APART_FROM * own and float(change @ after) < -0.99 * other * float(after.norm()):
-            self.seen.append(("shrunk", other / float(after.norm())))
+        elif other > APART_FROM * own and abs(float(change @ after)) > 0.99 * other * float(after.norm()):
+            self.seen.append(
+                ("shrunk" if float(change @ after) < 0 else "grown", other / float(after.norm()))
+            )
         else:
             self.seen.append(("", 0.0))
         kinds = {kind for kind, _ in self.seen}
@@ -732,6 +906,16 @@ class Aftermath:
 
 def _aftermath(kind: str, size: float) -> Detection:
     rows = f"in each of the last {AGREE} sampled steps"
+    if kind == "grown":
+        return Detection(
+            AlarmKind.MISTAKE,
+            f"Between a step and the next one weights grow by {size:.2%} of themselves, far more than a step moves "
+            f"them ({rows}).",
+            "weights are multiplied by a number above 1 after each step, outside of the optimizer (a decay of the "
+            "wrong sign): they grow without end",
+            "Leave decay to the optimizer (AdamW's weight_decay), or correct its sign.",
+            topic="decay",
+        )
     if kind == "shrunk":
         return Detection(
             AlarmKind.MISTAKE,
@@ -770,6 +954,7 @@ class BackwardFacts:
         self.count = 0
         self.since = 0  # the last step
         self.passes: deque[int] = deque(maxlen=AGREE)  # of the last steps
+        self.last = math.nan  # the value that the last one began at
         self.broken = 0.0  # where a backward pass began though the loss is finite, if that is not
         # of what backward() begins at over the criterion's loss
         self.factors: deque[float] = deque(maxlen=AGREE)
@@ -802,6 +987,7 @@ class BackwardFacts:
 
     def see(self, value: float, loss: float, terms: Mapping[str, float] | None = None) -> None:
         """Take in a backward pass that begins at a value, where the loss is known, and what may be added to it."""
+        self.last = value
         if math.isfinite(loss) and not math.isfinite(value):
             self.broken = value
         if math.isfinite(value) and math.isfinite(loss) and abs(loss) > 1e-6:

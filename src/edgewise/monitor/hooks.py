@@ -396,6 +396,39 @@ def unscaled(loss: Tensor) -> Tensor:
     return value
 
 
+SUMS = ("AddBackward0", "SubBackward0")
+SAME = ("ViewBackward0", "ReshapeAliasBackward0", "SqueezeBackward0", "ToCopyBackward0", "CloneBackward0")
+LEAVES = 40  # terms of a loss that are told apart
+
+
+def weights_of(loss: Tensor) -> dict[str, float]:
+    """Return the numbers by which the terms of a loss are multiplied, in their order, by function and number."""
+    found: dict[str, float] = {}
+    nodes: list[tuple[Any, float]] = [(loss.grad_fn, 1.0)]
+    while nodes and len(found) < LEAVES:
+        node, weight = nodes.pop()
+        if node is None:
+            continue
+        name, after = node.name(), [n for n, _ in node.next_functions]
+        if name in SUMS:
+            sign = -1.0 if name == "SubBackward0" else 1.0
+            nodes += [(n, weight * (sign if i else 1.0)) for i, n in reversed([*enumerate(after)])]
+            continue
+        by = _saved_factor(node) if name in ("MulBackward0", "DivBackward0") else None
+        if by is not None and by.device.type == "cpu":
+            weight = weight / float(by) if name == "DivBackward0" and float(by) else weight * float(by)
+        number = (
+            getattr(node, "_saved_other", None) if name == "MulBackward1" else None
+        )  # a number of the C++ side
+        if isinstance(number, (int, float)):
+            by, weight = loss, weight * number
+        if by is not None or name in (*SAME, "NegBackward0"):
+            nodes += [(n, -weight if name == "NegBackward0" else weight) for n in after]
+            continue
+        found[f"{name} {len(found)}"] = weight
+    return found
+
+
 def _saved_factor(node: Any) -> Tensor | None:
     try:
         parts = [getattr(node, f"_saved_{which}", None) for which in ("other", "self")]

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from edgewise.arrays import Array
 from edgewise.monitor.alarm import AlarmKind
-from edgewise.monitor.series import FEWEST, FLOOR, JUMP, WINDOW, History
+from edgewise.monitor.series import FEWEST, FLOOR, JUMP, LARGEST, WINDOW, History
 
 HALVED, FADING = math.log(0.5), math.log(0.75)
 STAYS = 3  # rows for which a sudden change must persist
@@ -76,6 +76,7 @@ def _hint(series: int, rows: int) -> float:
 
 
 LOUDER = math.log(1.2)  # of the loss, against its recent median
+MATTERS = 0.05  # of the first loss: a jump by less, of a network that has learned, harms nothing
 STRANGE = math.log(10.0)  # of what enters the first block: only the batch can do that in one step
 TOGETHER = 5.0  # times their scatter, by which loss and gradient jump at once and the loss doubles
 PASSING = 10  # steps in which a jump of the loss that came between two rows is looked for
@@ -171,7 +172,8 @@ def loss_spike(history: History) -> Detection | None:
         return None
     middle, spread = _usual(before)
     away = late - middle
-    if not (away > max(JUMP * spread, LOUDER)).all():
+    matters = math.exp(min(late.min(), LARGEST)) - math.exp(middle) > MATTERS * history.losses.scale
+    if not ((away > max(JUMP * spread, LOUDER)).all() and matters):
         return None
     return Detection(
         AlarmKind.LOSS_SPIKE,

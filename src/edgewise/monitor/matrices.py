@@ -182,7 +182,8 @@ class Matrices:
 
     def _gradients(self, views: Views, shift: int) -> list[Tensor]:
         """The same rows of the gradients; not-a-number if there is none."""
-        found = [parameter.grad for parameter in self._tracked]
+        # what was frozen may keep a gradient of before
+        found = [parameter.grad if parameter.requires_grad else None for parameter in self._tracked]
         plain = not self.sharded and [g is not None and g.layout for g in found] == self._strided
         present = cast("list[Tensor]", found)  # `plain`: every gradient is there
         if (
@@ -203,7 +204,7 @@ class Matrices:
 
     def _gradient(self, parameter: nn.Parameter) -> Tensor | None:
         """Laid out like the parameter; None if there is none, or only some of its rows."""
-        gradient = parameter.grad
+        gradient = parameter.grad if parameter.requires_grad else None
         if gradient is None or gradient.layout is not torch.strided:
             return None
         gradient, like = (local(gradient), local(parameter)) if self.sharded else (gradient, parameter)

@@ -71,6 +71,7 @@ class Losses:
         self.steps: deque[int] = deque(maxlen=LONG)
         self.logs: deque[float] = deque(maxlen=LONG)
         self.first = math.nan
+        self.chance = math.inf  # the loss of guessing, if it is known: a first one may be far above it
         self.restless = False  # whether the last one is far above its past
         self.rise = 0.0  # of the last one above its past, in units of their scatter
         self.opening: list[float] = []  # the first ones
@@ -133,12 +134,17 @@ class Losses:
         best = int(np.argmax(np.sqrt(k * (len(logs) - k)) * rise))
         return self.steps[int(k[best])] if rise[best] > 0 else -1
 
+    @property
+    def scale(self) -> float:
+        """Return the loss of knowing nothing: the first, or that of guessing."""
+        return min(math.exp(min(self.first, LARGEST)), self.chance)
+
     def risen(self) -> float:
-        """Return the mean of the last 20 less the lowest, over the first loss; 0 if that may be chance."""
+        """Return the mean of the last 20 less the lowest, over that of knowing nothing; 0 if that may be chance."""
         if self._seen <= 2 * FEWEST:
             return 0.0
         (low, before), (now, variance) = self._lowest, self._level()
-        first, error = math.exp(min(self.first, LARGEST)), math.sqrt((before + variance) / FEWEST)
+        first, error = self.scale, math.sqrt((before + variance) / FEWEST)
         return (now - low) / first if now - low > max(RISEN * first, SURE * error) else 0.0
 
     def _level(self) -> tuple[float, float]:

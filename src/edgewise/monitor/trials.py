@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -379,7 +379,9 @@ def label_information(e: Evidence) -> float | None:
     Labels keep their place in the sequence, since what is frequent there is known without inputs. The mean over the
     batches at hand, less twice its error.
     """
-    if not e.batches or e.labels() is None:
+    if (
+        not e.batches or e.labels() is None or not e.faithful
+    ):  # the loss that is known is not the one that trains
         return None
     rises: list[float] = []
     with preserved(e.model, gradients=False):
@@ -394,7 +396,7 @@ def label_information(e: Evidence) -> float | None:
             for seed in range(SHUFFLES):
                 order = torch.randperm(rows, generator=torch.Generator().manual_seed(seed))
                 other = labels.reshape(rows, -1)[order.to(labels.device)].reshape(labels.shape)
-                shuffled = e.loss(e.model, (_put(call, labels, other), _put(seen, labels, other)))
+                shuffled = e.loss(e.model, _with_labels((call, seen), other))
                 if true is None or shuffled is None:
                     return None
                 rises.append(float(shuffled) - float(true))
@@ -403,17 +405,15 @@ def label_information(e: Evidence) -> float | None:
     return mean - 2 * error if mean > 0 else mean
 
 
-C = TypeVar("C", Call, Call | None)
-
-
-def _put(call: C, labels: Tensor, other: Tensor) -> C:
-    """The same call with other labels."""
-    if call is None:
-        return call
-    return (
-        tuple(other if x is labels else x for x in call[0]),
-        {name: other if x is labels else x for name, x in call[1].items()},
-    )
+def _with_labels(batch: Batch, other: Tensor) -> Batch:
+    """The same batch with other labels, where they are labels: inputs may be the same tensor."""
+    (inputs, named), seen = batch
+    if seen is None:
+        return (inputs, named | {"labels": other}), None
+    given, by_name = seen
+    if len(given) > 1:
+        return (inputs, named), ((given[0], other, *given[2:]), by_name)
+    return (inputs, named), (given, by_name | {"target": other})
 
 
 @dataclass(frozen=True)

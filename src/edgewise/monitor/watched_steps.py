@@ -31,9 +31,16 @@ from edgewise.monitor.capture import BatchMemory, Call, extra_pass
 from edgewise.monitor.causes import Diagnosis
 from edgewise.monitor.columns import Column, StepSample, fast_columns
 from edgewise.monitor.detectors import near
-from edgewise.monitor.examination import CURRICULUM, Examination, Facts
+from edgewise.monitor.examination import CURRICULUM, PASSED, Examination, Facts
 from edgewise.monitor.facts import audited
-from edgewise.monitor.hooks import BackwardListener, OptimizerSteps, Switch, guarded_beside, unscaled
+from edgewise.monitor.hooks import (
+    BackwardListener,
+    OptimizerSteps,
+    Switch,
+    guarded_beside,
+    unscaled,
+    weights_of,
+)
 from edgewise.monitor.instrument import (
     HOST,
     SLOW,
@@ -227,6 +234,8 @@ class WatchedSteps:
 
     def _step_begins(self, optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
         begins, late = self._steps_of.begins(optimizer) if self._open else (False, False)
+        if self._open and self._steps_of.owns(optimizer):
+            self.examination.meet(optimizer, self.step)
         self.step += late  # what ended it did not come
         if self._open and not self._steps_of.owns(optimizer):
             self._guarded(self._note_foreign)
@@ -303,6 +312,8 @@ class WatchedSteps:
                 own,
                 self.batch.terms() if self.switch.on and not heard and audited(self._stored) else None,
             )
+            if self.switch.on:
+                self.examination.events.terms(weights_of(loss))
         ours, self._passes = self.batch.passes > self._passes, self.batch.passes
         if ours and self._reported is None and not heard:
             self._note_loss(own if backward.broken and math.isfinite(own) else unscaled(loss))
@@ -368,8 +379,11 @@ class WatchedSteps:
             self._see_loss(step, value)
         sampled = self._due_after(self.step + 1)
         self._raise_facts(self.examination.after_step(optimizer, self.step, loss, sampled), sampled=False)
-        for alarm in self.examination.released(self.step, list(self.history.losses.logs)):
+        due, void = self.examination.released(self.step, list(self.history.losses.logs))
+        for alarm in due:
             self._raise(alarm, sampled=False)
+        for alarm in void:
+            self.diagnosis.postpone(alarm.kind, 0)
         if self._on_host:
             self.examination.custody.leave(optimizer, sampled=self.switch.on)
             self.examination.aftermath.end()
@@ -486,7 +500,10 @@ class WatchedSteps:
 
     def _raise_or_hold(self, alarm: Alarm, loss: float | None) -> None:
         """One batch is blamed once the loss has come back: data that changed for good is not a mistake."""
-        if alarm.kind is AlarmKind.BAD_BATCH and loss is not None and math.isfinite(loss):
+        passing = (
+            alarm.kind is AlarmKind.LOSS_SPIKE and "recent median" in alarm.what
+        )  # one row alone says so
+        if (alarm.kind is AlarmKind.BAD_BATCH or passing) and loss is not None and math.isfinite(loss):
             self._paths[alarm.step] = self._dossier(alarm)
             self.examination.hold(alarm, loss)
         else:
@@ -497,7 +514,7 @@ class WatchedSteps:
         if explained is None:
             self.diagnosis.postpone(alarm.kind)
             return
-        if explained.kind is AlarmKind.BAD_BATCH and explained.cause.startswith(CURRICULUM):
+        if explained.kind is AlarmKind.BAD_BATCH and explained.cause.startswith((CURRICULUM, PASSED)):
             self._tell("data", f"at step {alarm.since} {explained.cause}. That is not an alarm.")
             return
         alarm = explained

@@ -277,6 +277,7 @@ def labels(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
             "All labels of the batch are the same class.",
             f"the labels are constant: all {scored.numel()} scored ones are {int(scored[0])}",
             "check which tensor the labels come from, and whether the data are shuffled",
+            classes=1,
         )
     elif evidence.alignment is not None:
         yield from _unlabeled(evidence.alignment)

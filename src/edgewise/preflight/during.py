@@ -110,7 +110,11 @@ def facts_at_start(evidence: Evidence) -> Sequence[StartFact]:
         _start(
             item,
             item.severity == "error"
-            or (item.kind in TOLD and not (item.kind == "update ratio" and warms_up)),
+            or (
+                item.kind in TOLD
+                and not (item.kind == "update ratio" and warms_up)
+                and item.numbers.get("classes") != 1
+            ),
         )
         for item in found
         if item.kind != "does not run"  # since it trains
