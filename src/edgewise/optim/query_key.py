@@ -87,7 +87,7 @@ def rotation_of(model: nn.Module, attention: str) -> Rotation | None:
         return None
     if (
         len({name for name, _ in chosen}) > 1
-        and len({tuple(_buffer(model, n).tolist()) for n, _ in chosen}) > 1
+        and len({tuple(model.get_buffer(n).tolist()) for n, _ in chosen}) > 1
     ):
         raise BadInput(
             f"{attention} could rotate by {' or '.join(name for name, _ in chosen)}; it does not say which."
@@ -95,7 +95,7 @@ def rotation_of(model: nn.Module, attention: str) -> Rotation | None:
     name, owner = chosen[0]
     factor = getattr(owner, f"{kind}_attention_scaling", getattr(owner, "attention_scaling", 1.0))
     neighbors = family in NEIGHBORS or bool(config.get("rope_interleave", False))
-    return Rotation(in_double(_buffer(model, name).detach()), neighbors, float(factor))
+    return Rotation(in_double(model.get_buffer(name).detach()), neighbors, float(factor))
 
 
 def _tables(model: nn.Module) -> list[tuple[str, nn.Module]]:
@@ -123,10 +123,6 @@ def _listed_kind(config: Document, attention: str) -> str | None:
     number = next((int(word) for word in reversed(attention.split(".")) if word.isdigit()), None)
     listed = config.get("layer_types")
     return None if number is None or not listed or number >= len(listed) else str(listed[number])
-
-
-def _buffer(model: nn.Module, name: str) -> Tensor:
-    return model.get_buffer(name)
 
 
 @dataclass(frozen=True)

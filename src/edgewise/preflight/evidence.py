@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from edgewise.arrays import in_double
 from edgewise.preflight.catalog import NotAsked, Undecided
 from edgewise.preflight.fingerprint import clean
-from edgewise.preflight.observer import LossCall, ModuleCall, Observation
+from edgewise.preflight.observer import LossCall, Observation
 
 SAMPLE = 65_536  # entries of a tensor that facts about steps check
 LIGHT = 1.15  # a largest singular value beyond this many times that of an independent draw: trained
@@ -428,11 +428,3 @@ def spectral_edge(matrix: Tensor) -> float | None:
         v = w.T @ (w @ v)
         v = v / v.norm()
     return float((w @ v).norm()) / (spread * (math.sqrt(w.shape[0]) + math.sqrt(w.shape[1])))
-
-
-def by_role(calls: list[ModuleCall]) -> dict[str, list[ModuleCall]]:
-    """Calls of siblings together, in order."""
-    groups: dict[str, list[ModuleCall]] = {}
-    for call in calls:
-        groups.setdefault(role(call.name), []).append(call)
-    return groups

@@ -17,7 +17,6 @@ from edgewise.preflight.passes import outputs_of
 from edgewise.preflight.relation_facts import mixed_in_half
 
 BATCH_NORMS = (nn.modules.batchnorm._BatchNorm,)
-Region = tuple[slice | int | list[int], slice | int | list[int]]
 
 
 class Influence:

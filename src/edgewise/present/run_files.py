@@ -269,7 +269,3 @@ def _five_digits(values: Array) -> list[float | None]:
 def _label(statistic: Statistic) -> str:
     plain = statistic.name.replace("_", " ").replace(".", ", ").capitalize().replace("mlp", "MLP")
     return LABELS.get(statistic.name, plain)
-
-
-def _unit(statistic: Statistic) -> str:
-    return "" if statistic.unit == "1" else statistic.unit

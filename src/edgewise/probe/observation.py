@@ -238,11 +238,6 @@ def _same(first: object, second: object) -> bool:
     return all(bool(((a == b) | ((a != a) & (b != b))).all()) for a, b in zip(*pairs, strict=True))
 
 
-def forget() -> None:
-    """Compare every model again, as after the first import."""
-    _COMPARED.clear()
-
-
 def observe(
     model: nn.Module, batch: object, stack: Stack, blocks: Sequence[BlockSite], request: Request
 ) -> NetworkObservation:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-Pairs = set[tuple[int, int]]
 PREFIX = "prefix"  # every token sees the first ones, and earlier tokens
 CHOSEN = "chosen by the input"  # what one input shows holds for no other
 

@@ -89,7 +89,6 @@ LINEAR = ("up_proj", "wi_1", "w_up", "fc1_x", "w3", "linear_up", "up")
 ROUTER = ("gate", "router", "wg", "switch")
 
 CROSS = re.compile(r"encdecatt|cross_?att|multihead_attn|encoder_attn|attn2$")
-ATTENTION = re.compile(r"attn|attention|^mha$|^msa$|^sa$")
 SHARED = re.compile(r"shared_expert")
 EXPERTS = re.compile(r"experts?$")
 NORM = re.compile(r"norm|^ln(_|\d|$)|_ln$|layernorm|^ln")
@@ -109,7 +108,6 @@ HEADS = (
     "h",
     "head",
 )
-KEY_HEADS = ("num_key_value_heads", "num_kv_heads", "n_kv_heads", "n_kv_head", "kv_heads", "n_head_kv")
 
 
 def leaf(path: str) -> str:
