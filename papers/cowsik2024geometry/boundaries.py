@@ -2,20 +2,28 @@
 
 In each plane the MLP's weights at which an exponent vanishes are traced over the strength of attention: the angle
 exponent, and the gradient exponent of a loss per token and of a pooled one, linearised near collapse.
+
+The talk names two axes, attention weights and weights of the MLP, and no more. A referee's list named four planes and
+their readings before they were judged: the weights of both MLP matrices over the strength of both branches, or of
+attention alone (MLP 0.5), from uncorrelated tokens or nearly equal ones, at 16, 48 and 96 blocks; the gradient raw or
+relative to the stream, of a loss per token or pooled. In a reading the sentence holds if from the weakest to the
+strongest attention the gradient's zero falls and the angle's rises at 48 and at 96 blocks.
 """
 
 from __future__ import annotations
 
 import math
+from itertools import product
 from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
 
 import edgewise
+from edgewise.critical.exponents import evaluate
 from edgewise.critical.phase_diagram import compute_diagram
-from edgewise.present import Curve, Panel, Sheet
-from edgewise.study import Claim, Result
+from edgewise.present import Curve, Marker, Panel, Sheet
+from edgewise.study import Claim, Result, select, simulated
 
 from .common import paper_block
 
@@ -30,6 +38,21 @@ FIELDS = {
 NAMES = {"angle": "angle", "token": "gradient, loss per token", "pooled": "gradient, pooled loss"}
 # what goes up the plane, from where to where; the others are fixed: MLP strength 0.5, input gain 2
 AXES = {"MLP strength": ("mlp_strength", 0.02, 0.98), "MLP input gain": ("mlp_in_gain", 0.05, 6.0)}
+STRENGTHS = (0.2, 0.35, 0.5, 0.65, 0.8)
+PLANES = {
+    "both branches": None,
+    "attention alone": 0.5,
+}  # strength of the MLP's branch; None: that of attention
+STARTS = {"uncorrelated": 0.0, "nearly equal": 0.999}  # overlap of the tokens
+DEPTHS = (16, 48, 96)
+READINGS = {
+    f"{kind}, {readout}": (field, readout)
+    for (kind, field), readout in product(
+        (("raw", "gradient"), ("relative", "relative_gradient")), ("token", "pooled")
+    )
+}
+WEIGHTS = (0.1, 4.0, 157)  # of both MLP matrices
+NEAREST = 0.1  # of a weight: how far a network's own zero may be from that of theory
 RESOLVED = 0.1  # of the spacing up the plane: a boundary that moves by less, from end to end, is level
 
 
@@ -37,15 +60,63 @@ def cases(scale: str = "small") -> list[dict[str, Any]]:
     """Both axes, two activations, with and without a bias; small: the talk's block over the input gain."""
     if scale != "full":
         return [{"axis": "MLP input gain", "activation": "tanh", "bias": 0.0, "points": 7, "depth": 8}]
-    return [
+    near = [
         {"axis": axis, "activation": activation, "bias": bias, "points": 41, "depth": 12}
         for axis in AXES
         for activation in ("tanh", "relu")
         for bias in (0.0, 0.5)
     ]
+    talk = [
+        {"plane": plane, "start": start, "depth": depth}
+        for plane, start, depth in product(PLANES, STARTS, DEPTHS)
+    ]
+    return near + talk + [{"strength": a, "depth": 16, "seed": seed} for a in STRENGTHS for seed in range(4)]
 
 
 def measure(case: dict[str, Any]) -> dict[str, Any]:
+    if "plane" in case:
+        return _talk(case)
+    return _networks(case) if "strength" in case else _near(case)
+
+
+def _block(attention: float, mlp: float, weight: float, depth: int) -> dict[str, Any]:
+    return paper_block(
+        attention, mlp, mlp_in_gain=weight, mlp_out_gain=weight, depth=depth, tokens=16, width=128
+    )
+
+
+def _talk(case: dict[str, Any]) -> dict[str, Any]:
+    """The lowest zero going up the plane, by reading and by strength of attention; None where there is none."""
+    weights, found = np.linspace(*WEIGHTS), {name: [] for name in (*READINGS, "angle")}  # type: ignore[var-annotated]
+    for attention in STRENGTHS:
+        mlp = PLANES[case["plane"]] or attention
+        network = edgewise.transformer(**_block(attention, mlp, 1.0, case["depth"]))
+        knobs = {"mlp_in_gain": weights, "mlp_out_gain": weights}
+        by_readout = {
+            readout: evaluate(network, knobs, readout, STARTS[case["start"]])
+            for readout in ("token", "pooled")
+        }
+        for name, (field, readout) in READINGS.items():
+            found[name].append(_zero(weights, getattr(by_readout[readout], field)))
+        found["angle"].append(_zero(weights, by_readout["token"].near_angle))
+    return found
+
+
+def _networks(case: dict[str, Any]) -> dict[str, Any]:
+    """The raw gradient's zero of random networks from uncorrelated tokens, loss per token, both branches."""
+    weights = np.linspace(0.4, 2.4, 9)
+    rates = [
+        simulated(
+            edgewise.transformer(**_block(case["strength"], case["strength"], w, case["depth"])),
+            seed=case["seed"],
+        ).token_gradient[0]
+        / case["depth"]
+        for w in weights
+    ]
+    return {"zero": _zero(weights, np.array(rates))}
+
+
+def _near(case: dict[str, Any]) -> dict[str, Any]:
     """For each exponent and strength of attention: the lowest zero going up the plane; None where it has no zero."""
     name, low, high = AXES[case["axis"]]
     network = edgewise.transformer(**_knobs(case))
@@ -83,6 +154,11 @@ def _signs(values: np.ndarray) -> str:
     return "both" if values.min() < 0 < values.max() else "positive" if values.max() > 0 else "negative"
 
 
+def _first(results: list[Result]) -> list[Result]:
+    """The eight planes near collapse."""
+    return [r for r in results if "axis" in r.case]
+
+
 def direction(result: Result, exponent: str) -> str:
     """What the boundary does from the weakest attention to the strongest, where it is known at three strengths."""
     zeros = [zero for zero in result.value[exponent] if zero is not None]
@@ -94,7 +170,75 @@ def direction(result: Result, exponent: str) -> str:
 
 
 def claim(results: list[Result]) -> Claim:
-    return Claim.all([_rises(results), _falls(results)])
+    first = _first(results)
+    planes = PLANES if len(first) < len(results) else ()  # the small scale has none of the talk's
+    talk = [_reading(results, plane, kind) for plane in planes for kind in ("raw", "relative")]
+    return Claim.all([_rises(first), _falls(first), *talk])
+
+
+def moves(results: list[Result], plane: str, start: str, name: str, depth: int) -> float | None:
+    """By how much a zero moves from the weakest attention to the strongest; None where one of them has no zero."""
+    (run,) = select(results, plane=plane, start=start, depth=depth)
+    ends = [run.value[name][0], run.value[name][-1]]
+    return None if None in ends else float(ends[1] - ends[0])
+
+
+def falls(results: list[Result], plane: str, start: str, name: str) -> bool | None:
+    """Whether the gradient's zero falls and the angle's rises at both larger depths; None without a boundary."""
+    found = [moves(results, plane, start, each, depth) for each in (name, "angle") for depth in DEPTHS[1:]]
+    if None in found:
+        return None
+    return max(found[:2]) < -0.01 and min(found[2:]) > 0.01  # type: ignore[type-var,operator]
+
+
+def _reading(results: list[Result], plane: str, kind: str) -> Claim:
+    """One plane and one measure of the gradient: from uncorrelated tokens it decides, the others are beside it."""
+    names = [name for name in READINGS if name.startswith(kind)]
+    table = {f"{name}, {start}": falls(results, plane, start, name) for name in names for start in STARTS}
+    words = {True: "falls", False: "does not fall", None: "has no zero at an end"}
+    (run,) = select(results, plane=plane, start="uncorrelated", depth=48)
+    token, angle = run.value[f"{kind}, token"], run.value["angle"]
+    own = [(a, r.value["zero"]) for a in STRENGTHS for r in select(results, strength=a) if r.value["zero"]]
+    (at16,) = select(results, plane=plane, start="uncorrelated", depth=16)
+    off = [
+        abs(float(np.mean([z for b, z in own if b == a])) - zero)
+        for a, zero in zip(STRENGTHS, at16.value[f"{kind}, token"], strict=True)
+        if zero is not None and any(b == a for b, _ in own)
+    ]
+    checked = kind == "raw" and PLANES[plane] is None
+    said = (
+        f" Random networks have their zeros within {max(off):.2f} of theory at 16 blocks (allowed: {NEAREST:g})."
+        if checked
+        else ""
+    )
+    held = table[f"{kind}, token, uncorrelated"]
+    return Claim(
+        f"For the back-propagated gradient the phase boundary goes down as attention grows [talk]; {kind} gradient of "
+        f"a loss per token, uncorrelated tokens, MLP weights over {plane}.",
+        f"At 48 blocks and attention {', '.join(f'{a:g}' for a in STRENGTHS)} the gradient vanishes at MLP weights "
+        f"{_listed(token)}, the angle at {_listed(angle)}. {'; '.join(f'{k}: {words[v]}' for k, v in table.items())}."
+        f"{said} Held: the first falls and the second rises, from end to end, at 48 and at 96 blocks.",
+        "theory, n = 16, 16, 48 and 96 blocks, tanh, pre-norm"
+        + ("; networks: d = 128, 4 seeds" if checked else ""),
+        bool(held) and (not checked or max(off) < NEAREST),
+        {"token": token, "angle": angle},
+        rows=("C30",),
+    )
+
+
+def _listed(zeros: list[float | None]) -> str:
+    return ", ".join("none" if zero is None else f"{zero:.2f}" for zero in zeros)
+
+
+def crossing(x: np.ndarray, first: np.ndarray, second: np.ndarray) -> tuple[float, float] | None:
+    """Where two edges of a plane meet, each a height over x; straight between the points."""
+    gap = first - second
+    places = np.flatnonzero(np.sign(gap[:-1]) * np.sign(gap[1:]) <= 0)
+    if not len(places):
+        return None
+    k = int(places[0])
+    share = float(gap[k] / (gap[k] - gap[k + 1])) if gap[k] != gap[k + 1] else 0.0
+    return float(x[k] + share * (x[k + 1] - x[k])), float(first[k] + share * (first[k + 1] - first[k]))
 
 
 def _scale(results: list[Result]) -> str:
@@ -154,12 +298,13 @@ def _falls(results: list[Result]) -> Claim:
 
 
 def draw(results: list[Result]) -> Figure:
-    panels = tuple(
-        panel for r in results if (panel := _panel(r)).curves
-    )  # ReLU has no boundary in these planes
+    first = _first(results)
+    panels = [panel for r in first if (panel := _panel(r)).curves]  # ReLU has no boundary in these planes
+    if len(first) < len(results):
+        panels += [_edges(results, depth) for depth in DEPTHS[:2]]
     title = "Where the exponents vanish, over the strength of attention\n(theory, linearised near collapse)"
-    foot = f"{_scale(results)}; ReLU: no boundary" if len(panels) < len(results) else _scale(results)
-    return Sheet(title, panels, foot, columns=min(2, len(panels))).draw()
+    foot = f"{_scale(first)}; ReLU: no boundary" if len(panels) < len(results) else _scale(first)
+    return Sheet(title, tuple(panels), foot, columns=min(2, len(panels))).draw()
 
 
 def _panel(result: Result) -> Panel:
@@ -178,4 +323,28 @@ def _panel(result: Result) -> Panel:
         f"{case['axis']} at the edge",
         tuple(curves),
         "\n".join(notes),
+    )
+
+
+def _edges(results: list[Result], depth: int) -> Panel:
+    """The talk's plane with both edges and where they meet: the start to choose."""
+    (run,) = select(results, plane="both branches", start="uncorrelated", depth=depth)
+    x = np.array(STRENGTHS)
+    angle, gradient = (
+        np.array([math.nan if z is None else z for z in run.value[name]]) for name in ("angle", "raw, token")
+    )
+    curves = [
+        Curve("angle", x, angle, 0, "orbit"),
+        Curve("raw gradient, loss per token", x, gradient, 1, "orbit"),
+    ]
+    if own := [(r.case["strength"], r.value["zero"]) for r in results if r.value.get("zero") and depth == 16]:
+        curves.append(Curve("random networks", *np.array(own).T, 1, "hollow"))
+    met = crossing(x, angle, gradient)
+    return Panel(
+        f"uncorrelated tokens, {depth} blocks",
+        "strength of both branches",
+        "weights of both MLP matrices at the edge",
+        tuple(curves),
+        "the edges meet" if met else "the edges do not meet in this range",
+        markers=(Marker("both edges", *met),) if met else (),
     )

@@ -100,7 +100,7 @@ def planes(results: list[Result], name: str) -> tuple[np.ndarray, np.ndarray, np
 
 def claim(results: list[Result]) -> Claim:
     """The phase transition, both gradients, and whether the boundaries differ."""
-    return Claim.all([_transition(results), _gradients(results), _apart(results)])
+    return Claim.all([_transition(results), _gradients(results), _apart(results), _not_inverse(results)])
 
 
 def agreement(results: list[Result], name: str) -> dict[str, float]:
@@ -182,12 +182,60 @@ def _apart(results: list[Result]) -> Claim:
     )
 
 
+def _not_inverse(results: list[Result]) -> Claim:
+    """An inverse would have minus the angle's exponent, a mirror the same one."""
+    angle, error, _ = planes(results, "angle")
+    found = {}
+    for name in ("token", "pooled"):
+        gradient, other, _ = planes(results, name)
+        allowed = WITHIN + 3 * float(np.sqrt(np.mean(error**2 + other**2)))
+        off = {
+            "inverse": float(np.sqrt(np.mean((gradient + angle) ** 2))),
+            "equal": float(np.sqrt(np.mean((gradient - angle) ** 2))),
+        }
+        same = float(np.mean(np.sign(gradient) == -np.sign(angle)))
+        found[name] = off | {"allowed": allowed, "opposite_signs": same}
+    words = "; ".join(
+        f"{name}: {n['inverse']:.3f} from the inverse and {n['equal']:.3f} from the forward rate itself (errors allow "
+        f"{n['allowed']:.3f}), signs opposite at {n['opposite_signs']:.0%} of the points"
+        for name, n in found.items()
+    )
+    return Claim(
+        "The recursions for back propagation are different from those for forward propagation, there is no inversion "
+        "between them: poles and zeros do not change places [answer after the talk].",
+        f"Root mean square over the plane, per block. {words}. Held: beyond the errors in all four, which an inverse "
+        "(or a mirror) would not be.",
+        scale_of(results),
+        all(min(n["inverse"], n["equal"]) > n["allowed"] for n in found.values()),
+        found,
+        rows=("C27", "C41"),
+    )
+
+
+def _mirror(results: list[Result]) -> Panel:
+    """Gradient exponents over the angle's, with the lines of an inverse and of a mirror."""
+    angle = planes(results, "angle")[0].ravel()
+    curves = [
+        Curve(SHORT[name], angle, planes(results, name)[0].ravel(), group, "points")
+        for group, name in enumerate(NAMES)
+        if name != "angle"
+    ]
+    ends = np.array([angle.min(), angle.max()])
+    lines = (Curve("inverse", ends, -ends, 6, "second"), Curve("equal", ends, ends, 6, "third"))
+    return Panel(
+        "backward is not the inverse of forward",
+        "angle exponent, forward, measured",
+        "gradient exponent, backward, measured",
+        (*lines, *curves),
+    )
+
+
 def draw(results: list[Result]) -> Figure:
     """Three maps with measured networks as dots in the map's colours, and all of them against theory."""
     panels = [_map(results, name) for name in NAMES]
     title = "Where near tokens merge and where gradients explode\n(tanh, pre-norm, MLP input gain 3, no bias)"
     foot = f"colour, and zero as a black line: theory; circles, and zero as a dashed line: {scale_of(results, 'dot')}"
-    return Sheet(title, (*panels, _scatter(results)), foot, columns=2).draw()
+    return Sheet(title, (*panels, _scatter(results), _mirror(results)), foot, columns=3).draw()
 
 
 def _lines(x: Any, y: Any, values: np.ndarray, label: str, group: int, role: str) -> list[Curve]:

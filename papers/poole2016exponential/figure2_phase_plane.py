@@ -26,11 +26,12 @@ TOLERANCE = 0.005  # of the largest number in an entry; seeds scatter by 0.054 o
 WEIGHTS = [0.5, 0.75, 1.0, 1.25, 1.5, 1.75, 2.0, 2.25, 2.5, 3.0, 3.5, 4.0]
 BIASES = [0.0, 0.05, 0.1, 0.2, 0.3]
 SETTLE = 10  # layers before rates are read
+CLOSE, LARGEST = 0.015, 0.05  # of log chi_1, mean and largest gap: fixed before the run at width 400
 
 
 def cases(scale: str = "small") -> list[dict[str, Any]]:
     if scale == "full":
-        sizes = dict(width=200, depth=20, seeds=2, weights=WEIGHTS, biases=BIASES)
+        sizes = dict(width=400, depth=20, seeds=4, weights=WEIGHTS, biases=BIASES)
     else:
         sizes = dict(width=100, depth=12, seeds=2, weights=WEIGHTS[::3], biases=BIASES[1::3])
     width, depth, seeds, weights, biases = sizes.values()
@@ -92,19 +93,22 @@ def _line(results: Sequence[Result]) -> Claim:
 
 
 def _both_ways(results: Sequence[Result]) -> Claim:
-    points = [_point(results, *at) for at in _grid(results)]
+    points = [
+        _point(results, *at) for at in _grid(results)
+    ]  # some have not settled: without bias, at the edge
     forward, backward, theory = (np.array([p[k] for p in points]) for k in ("forward", "backward", "theory"))
     gaps = {"forward": np.abs(forward - theory), "backward": np.abs(backward - theory)}
-    largest, allowed = max(gap.max() for gap in gaps.values()), 4 * _chance(results)
+    largest, mean = max(gap.max() for gap in gaps.values()), max(gap.mean() for gap in gaps.values())
+    decided = results[0].case["width"] >= 400
     return Claim(
         "One number, chi_1, is the growth per layer of small differences forward and of gradients backward.",
-        f"log chi_1 over {len(points)} points of the plane: differences are off by {gaps['forward'].mean():.4f} on "
+        f"log chi_1 of the same layers over {len(points)} points of the plane, where it goes from {theory.min():.2f} to "
+        f"{theory.max():.2f}: differences are off by {gaps['forward'].mean():.4f} on "
         f"average and {gaps['forward'].max():.3f} at most, gradients by {gaps['backward'].mean():.4f} and "
-        f"{gaps['backward'].max():.3f} (chance allows {allowed:.3f}).",
+        f"{gaps['backward'].max():.3f}. Held: below {CLOSE:g} on average and {LARGEST:g} at most.",
         scale_of(results),
-        bool(largest < allowed),
-        {name: {"mean": gap.mean(), "largest": gap.max()} for name, gap in gaps.items()}
-        | {"allowed": allowed},
+        bool(mean < CLOSE and largest < LARGEST) if decided else None,
+        {name: {"mean": gap.mean(), "largest": gap.max()} for name, gap in gaps.items()},
         rows=("C4", "C6"),
     )
 
@@ -122,9 +126,10 @@ def _grid(results: Sequence[Result]) -> list[tuple[float, float]]:
 
 def _point(results: Sequence[Result], sw2: float, sb2: float) -> dict[str, float]:
     where = {"weight_variance": sw2, "bias_variance": sb2}
-    limits = edgewise.critical.perceptron_maps(edgewise.Perceptron("tanh", sw2, sb2)).limits
+    depth = results[0].case["depth"]
+    maps = edgewise.critical.perceptron_maps(edgewise.Perceptron("tanh", sw2, sb2, SETTLE + depth))
     found = {name: float(over_seeds(results, name, **where)[0]) for name in ("forward", "backward")}
-    return found | {"theory": math.log(limits.chi_1)}
+    return found | {"theory": math.log(maps.orbit().gradient[SETTLE]) / depth}
 
 
 def _crossings(results: Sequence[Result]) -> list[dict[str, float]]:

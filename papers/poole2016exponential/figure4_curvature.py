@@ -2,6 +2,10 @@
 
 The derivatives of the curve are carried exactly through the network, so a curve folded thousands of times needs no
 finely sampled angles. Per neuron: g is the squared speed, k the squared curvature, both averaged over the circle.
+
+Space filling, fixed before the run: the number of dimensions that the circle explores is the participation ratio of
+its principal components, (sum of variances)^2 / sum of squares, of many angles in a narrow network. It is filled where
+this is three quarters of what as many independent points have there.
 """
 
 from __future__ import annotations
@@ -15,7 +19,7 @@ import torch
 from matplotlib.figure import Figure
 
 import edgewise
-from edgewise.nets import circle_derivatives
+from edgewise.nets import circle, circle_derivatives
 from edgewise.present import Curve, Panel, Sheet
 from edgewise.study import Claim, Result, over_seeds, rounded
 from edgewise.theory.perceptron.maps import PerceptronMaps
@@ -25,6 +29,10 @@ from .common import BIAS, STRENGTHS, network, networks, perceptron, scale_of
 TOLERANCE = 0.002  # of the largest number in an entry; seeds scatter by 0.015 or more
 CLOSE = 0.03  # mean relative difference over layers; networks of width 800 scatter by 0.01 to 0.02
 WIDE = 500  # narrower networks scatter by more than that
+FILLED, FLAT = (
+    0.75,
+    0.1,
+)  # of the dimensions that independent points explore; change of the curvature meanwhile
 QUANTITIES = {
     "euclidean": ("A  Euclidean length", "length / √N"),
     "curvature": ("B  extrinsic curvature", "curvature × √N"),
@@ -34,12 +42,21 @@ QUANTITIES = {
 
 def cases(scale: str = "small") -> list[dict[str, Any]]:
     width, seeds, depth = (800, 6, 15) if scale == "full" else (200, 3, 8)
-    return networks(STRENGTHS, seeds, bias=BIAS, width=width, depth=depth)
+    narrow = (
+        {"width": 100, "depth": 30, "angles": 800}
+        if scale == "full"
+        else {"width": 30, "depth": 8, "angles": 60}
+    )
+    return networks(STRENGTHS, seeds, bias=BIAS, width=width, depth=depth) + networks(
+        STRENGTHS, seeds, bias=BIAS, **narrow
+    )
 
 
 def measure(case: dict[str, Any]) -> dict[str, Any]:
     """L_E / sqrt(N), sqrt(N) kappa and L_G at every layer; kappa = |v x a| / |v|^3 in any dimension."""
     maps = PerceptronMaps(perceptron(case))
+    if "angles" in case:
+        return {"dimensions": rounded(_dimensions(case, maps.limits.length_fixed_point))}
     angles = torch.arange(24, dtype=torch.float64) * (2 * math.pi / 24)
     _, v, a = circle_derivatives(network(case), angles, maps.limits.length_fixed_point, seed=case["seed"])
     root = math.sqrt(case["width"])
@@ -55,6 +72,23 @@ def measure(case: dict[str, Any]) -> dict[str, Any]:
     return {name: rounded(values) for name, values in found.items()}
 
 
+@torch.no_grad()
+def _dimensions(case: dict[str, Any], length: float) -> list[float]:
+    """Participation ratio of the circle at every layer; 2 at the start."""
+    angles = (2 * np.pi * np.arange(case["angles"]) / case["angles"]).tolist()
+    layers = network(case).preactivations(circle(angles, case["width"], length, seed=case["seed"]))
+    grams = [(x - x.mean(0)).T @ (x - x.mean(0)) for x in layers]
+    return [float(g.trace() ** 2 / g.square().sum()) for g in grams]
+
+
+def _narrow(results: Sequence[Result]) -> list[Result]:
+    return [r for r in results if "angles" in r.case]
+
+
+def _wide(results: Sequence[Result]) -> list[Result]:
+    return [r for r in results if "angles" not in r.case]
+
+
 def _theory(results: Sequence[Result], strength: float) -> dict[str, np.ndarray]:
     case = results[0].case
     orbit = edgewise.critical.perceptron_maps(perceptron({**case, "strength": strength})).circle(np.zeros(1))
@@ -66,7 +100,8 @@ def _theory(results: Sequence[Result], strength: float) -> dict[str, np.ndarray]
 
 
 def claim(results: Sequence[Result]) -> Claim:
-    return Claim.all([_agreement(results), _growth(results)])
+    wide = _wide(results)
+    return Claim.all([_agreement(wide), _growth(wide), _filling(results)])
 
 
 def _agreement(results: Sequence[Result]) -> Claim:
@@ -121,16 +156,58 @@ def _growth(results: Sequence[Result]) -> Claim:
     )
 
 
+def _filling(results: Sequence[Result]) -> Claim:
+    """Dimensions of narrow networks, beside the curvature of wide ones over the last two thirds of their layers."""
+    wide, narrow, rows = _wide(results), _narrow(results), {}
+    case = narrow[0].case
+    most = 1 / (1 / case["width"] + 1 / case["angles"])  # of independent points
+    for strength in STRENGTHS:
+        found = over_seeds(narrow, "dimensions", strength=strength)[0]
+        curvature = over_seeds(wide, "curvature", strength=strength)[0]
+        late = curvature[len(curvature) // 3 :]
+        rows[strength] = {
+            "first": float(found[0]),
+            "last": float(found[-1]),
+            "share": float(found[-1] / most),
+            "curvature_change": float(late.max() / late.min() - 1),
+        }
+    words = "; ".join(
+        f"sigma_w = {s}: {row['first']:.1f} to {row['last']:.1f} dimensions ({row['share']:.0%} of what independent "
+        f"points explore), curvature within {row['curvature_change']:.1%} over the last two thirds of the layers"
+        for s, row in rows.items()
+    )
+    ordered, chaotic = rows[STRENGTHS[0]], [rows[s] for s in STRENGTHS[1:]]
+    held = ordered["share"] < 0.2 and all(
+        row["share"] >= FILLED and row["curvature_change"] < FLAT for row in chaotic
+    )
+    return Claim(
+        "The curvature of the circle does not change, and it becomes space filling as it winds around at a constant "
+        "curvature [talk].",
+        f"Width {case['width']}, {case['angles']} angles, {case['depth']} layers. {words}. Held: in chaotic networks "
+        f"at least {FILLED:.0%} of the dimensions while the curvature stays within {FLAT:.0%}; in ordered ones below "
+        "20 %. The curvature is that of the curve in space; a curve has no curvature of its own.",
+        f"{scale_of(wide)}; {scale_of(narrow)}",
+        bool(held) if wide[0].case["width"] >= WIDE else None,
+        {str(s): row for s, row in rows.items()},
+        rows=("C9",),
+    )
+
+
 def _rate(values: np.ndarray) -> float:
     half = len(values) // 2
     return float((values[-1] / values[half]) ** (1 / (len(values) - 1 - half)))
 
 
 def draw(results: Sequence[Result]) -> Figure:
-    panels = tuple(_panel(results, name) for name in QUANTITIES)
+    wide = _wide(results)
+    panels = (*(_panel(wide, name) for name in QUANTITIES), _space(_narrow(results)))
     title = "Chaotic networks stretch a circle exponentially at constant curvature; ordered ones shrink it"
     return Sheet(
-        title, panels, f"lines: theory, points: {scale_of(results)}, σ_b = 0.3; bars: standard error"
+        title,
+        panels,
+        f"A to C: lines: theory, points: {scale_of(wide)}; D: {scale_of(_narrow(results))}; σ_b = 0.3; bars: standard "
+        "error",
+        columns=2,
     ).draw()
 
 
@@ -142,3 +219,20 @@ def _panel(results: Sequence[Result], name: str) -> Panel:
         curves.append(Curve(f"σ_w = {strength}", np.arange(len(theory)), theory, group))
         curves.append(Curve("_", np.arange(len(mean)), mean, group, "points", error))
     return Panel(heading, "layer", label, tuple(curves), log_y=True)
+
+
+def _space(results: Sequence[Result]) -> Panel:
+    case, curves = results[0].case, []
+    for group, strength in enumerate(STRENGTHS):
+        mean, error = over_seeds(results, "dimensions", strength=strength)
+        curves.append(Curve(f"σ_w = {strength}", np.arange(len(mean)), mean, group, "orbit", error))
+    most = 1 / (1 / case["width"] + 1 / case["angles"])
+    return Panel(
+        "D  dimensions that the circle explores",
+        "layer",
+        "participation ratio",
+        tuple(curves),
+        f"dotted: independent points at width {case['width']}",
+        log_y=True,
+        levels=(most,),
+    )

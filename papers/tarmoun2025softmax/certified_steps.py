@@ -3,7 +3,9 @@
 The talk says: if a condition on the start holds and the step is below 2/L, then the loss falls at a known linear rate.
 200 starts with keys scaled by 1 to 1e-4, each with steps of 0.5, 1, 1.5 and 1.9 in units of 1/L. Fixed before the run:
 held if no step of any run for which the condition holds loses less than the rate promises. How often the condition
-holds is a statement of ours.
+holds is a statement of ours. The theorem also keeps p and v bounded: p in its ball and |v| below its bound at every
+tenth step of these runs. Beside it runs from ordinary starts: no longer a prompt or value by a tenth after the first
+third than within it.
 """
 
 from __future__ import annotations
@@ -15,9 +17,14 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from edgewise.laboratory import descent
-from edgewise.laboratory.prompt_attention import PromptAttention, certificate, teacher_student
+from edgewise.laboratory.prompt_attention import (
+    PromptAttention,
+    certificate,
+    largest_curvature,
+    teacher_student,
+)
 from edgewise.present import Curve, Panel, Sheet
-from edgewise.study import Claim, Result, select
+from edgewise.study import Claim, Result, rounded, select
 
 from .common import decided, distinct
 
@@ -27,6 +34,7 @@ KEYS = (1.0, 1e-2, 1e-3, 1e-4)
 ROUNDING = 1e-9  # of a factor per step: sums of ten squares in double precision
 FLOOR = 1e-18  # of the first loss: below it a loss is made of rounding
 OFTEN = 0.1
+EVERY, LONGER = 10, 1.1  # steps between two looks at the lengths of p and v; what counts as growing on
 
 
 def cases(scale: str = "small") -> list[dict[str, Any]]:
@@ -40,19 +48,34 @@ def measure(case: dict[str, Any]) -> dict[str, Any]:
     made = teacher_student(case["samples"], case["tokens"], case["width"], case["ratio"], case["seed"])
     model = PromptAttention(made.model.tokens, case["keys"] * made.model.keys, made.model.targets)
     start, problem = model.join(made.prompt, made.value), model.joint()
-    found: dict[str, Any] = {"applies": [], "promised": [], "worst": []}
+    found: dict[str, Any] = {"applies": [], "promised": [], "worst": [], "prompt": [], "value": []}
+    looks = range(EVERY, case["steps"] + 1, EVERY)
     for share in SHARES:
         promise = certificate(model, made.prompt, made.value, share=share)
-        worst = 0.0
+        worst, lengths = 0.0, (0.0, 0.0)
         if promise.applies:
             run = descent.descend(
-                problem, start, descent.gradient_descent(problem, promise.step), case["steps"]
+                problem, start, descent.gradient_descent(problem, promise.step), case["steps"], keep=looks
+            )
+            points = [model.split(at) for at in run.points.values()]
+            lengths = (
+                max(float((p - made.prompt).norm()) for p, _ in points) / promise.radius,
+                max(float(v.norm()) for _, v in points) / promise.value_bound,
             )
             clear = run.losses[1:] > FLOOR * run.losses[0]
             worst = float((run.losses[1:] / run.losses[:-1])[clear].max())
         found["applies"].append(promise.applies)
         found["promised"].append(promise.rate)
         found["worst"].append(worst)
+        for name, length in zip(("prompt", "value"), lengths, strict=True):
+            found[name].append(length)
+    if case["keys"] == 1.0:  # an ordinary start: lengths of p and v on the way
+        step = 1 / largest_curvature(model, start, steps=30)
+        run = descent.descend(
+            problem, start, descent.gradient_descent(problem, step), case["steps"], keep=looks
+        )
+        each = [[float(part.norm()) for part in model.split(at)] for at in run.points.values()]
+        found |= {"lengths": rounded(each, 4), "left": float(run.losses[-1] / run.losses[0])}
     return found
 
 
@@ -98,7 +121,43 @@ def claim(results: Sequence[Result]) -> Claim:
                 {name: float(share) for name, share in shares.items()},
                 rows=("A13",),
             ),
+            _bounded(results, scale),
         ]
+    )
+
+
+def grown(run: Result) -> np.ndarray:
+    """Largest length of p and of v after the first third of a run, over that within it."""
+    each = np.array(run.value["lengths"])
+    third = max(len(each) // 3, 1)
+    return np.asarray(each[third:].max(0) / each[:third].max(0))
+
+
+def _bounded(results: Sequence[Result], scale: str) -> Claim:
+    inside = {
+        name: [
+            length
+            for r in results
+            for length, used in zip(r.value[name], r.value["applies"], strict=True)
+            if used
+        ]
+        for name in ("prompt", "value")
+    }
+    runs = [r for r in results if "lengths" in r.value]
+    longer = np.max([grown(r) for r in runs], axis=0)
+    most = {name: max(lengths, default=0.0) for name, lengths in inside.items()}
+    held = bool(inside["value"]) and max(most.values()) <= 1 and float(longer.max()) < LONGER
+    return Claim(
+        "Both p and v remain bounded along the trajectory [talk].",
+        f"Of {len(inside['value'])} runs for which the condition holds: |p - p_0| at most {most['prompt']:.2g} of its "
+        f"ball, |v| at most {most['value']:.2g} of its bound. From {len(runs)} ordinary starts |p| is at most "
+        f"{longer[0]:.3f} and |v| {longer[1]:.3f} times as long after the first third of the steps as within it (loss "
+        f"left: {np.median([r.value['left'] for r in runs]):.1g} in the median). Held: within both bounds, and below "
+        f"{LONGER:g}.",
+        scale,
+        decided(held, results, 300),
+        {"of_bound": most, "longer": longer.tolist()},
+        rows=("A14",),
     )
 
 
@@ -122,6 +181,18 @@ def draw(results: Sequence[Result]) -> Figure:
                 log_y=True,
             )
         )
-    return Sheet(
-        "A promise for every step, if the condition holds", tuple(panels), "one point a start", columns=2
-    ).draw()
+    title, words = "A promise for every step, if the condition holds", "one point or line a start"
+    return Sheet(title, (*panels, *_lengths(results)), words, columns=3).draw()
+
+
+def _lengths(results: Sequence[Result]) -> list[Panel]:
+    panels = []
+    for place, name in enumerate(("prompt p", "value v")):
+        curves = []
+        for r in (r for r in results if "lengths" in r.value):
+            y = np.array(r.value["lengths"])[:, place]
+            curves.append(Curve("_", EVERY * np.arange(len(y)), y / y[0], place, "thin"))
+        panels.append(
+            Panel(f"length of the {name}", "step", "over the first one", tuple(curves), legend=False)
+        )
+    return panels
