@@ -200,8 +200,8 @@ def _same_end(results: list[Result]) -> Claim:
         "Question of the talk: do the assumptions about the start (a simplex, not a Toeplitz matrix) drive the "
         "results?",
         f"No: mean cosines after the last block are {words}. From the simplex they differ by at most {far:.4f}, three "
-        f"standard errors included. Held (the start does not matter): below {allowed:.4f}, a quarter of what the phases "
-        "differ by.",
+        f"standard errors included. Held (the start does not matter): below {allowed:.4f}, a quarter of what the "
+        "phases differ by.",
         _scale(results),
         bool(far < allowed) if seed_count(results) > 1 else None,
         ends | {"far": far, "allowed": allowed},

@@ -102,8 +102,8 @@ def _both_ways(results: Sequence[Result]) -> Claim:
     decided = results[0].case["width"] >= 400
     return Claim(
         "One number, chi_1, is the growth per layer of small differences forward and of gradients backward.",
-        f"log chi_1 of the same layers over {len(points)} points of the plane, where it goes from {theory.min():.2f} to "
-        f"{theory.max():.2f}: differences are off by {gaps['forward'].mean():.4f} on "
+        f"log chi_1 of the same layers over {len(points)} points of the plane, where it goes from {theory.min():.2f} "
+        f"to {theory.max():.2f}: differences are off by {gaps['forward'].mean():.4f} on "
         f"average and {gaps['forward'].max():.3f} at most, gradients by {gaps['backward'].mean():.4f} and "
         f"{gaps['backward'].max():.3f}. Held: below {CLOSE:g} on average and {LARGEST:g} at most.",
         scale_of(results),
