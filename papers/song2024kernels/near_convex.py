@@ -4,8 +4,8 @@ The poster says that the initialization ensures a near convex region in which th
 and fixed before the run: from the theorem's own start (W^V = 0, W^O as large as one likes) the most negative curvature
 of the loss in all of W^Q, W^K, W^V is below a hundredth of the largest at every point of the segment, for both kernels,
 and the loss itself is convex along it. A look at one case at ten times the usual W^O gave 2 and 3 %, so that sizes of
-10, 30 and 100 are run and the last decides. A generic start is beside it. With one more reading, which the proof uses: the
-gradient dominates the loss, |grad f|^2 >= 2 beta f, at every point.
+10, 30 and 100 are run and the last decides. A generic start is beside it. With one more reading, which the proof uses:
+the gradient dominates the loss, |grad f|^2 >= 2 beta f, at every point.
 """
 
 from __future__ import annotations
