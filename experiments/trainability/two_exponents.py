@@ -1,7 +1,8 @@
 """The talk's figure of trainability: test loss against the angle exponent, the gradient exponent, and both.
 
 From the recorded runs of `train.py` and the recorded geometry of `forecast.py`; nothing is trained here. With the fit
-of three constants, c0 + max(c1 |lambda_a|, c2 |lambda_g|).
+of three constants, c0 + max(c1 |lambda_a|, c2 |lambda_g|). The talk has one architecture, task and optimizer: the same
+is judged in every such group, with intervals over starts instead of a limit (fixed before it was judged so).
 """
 
 from __future__ import annotations
@@ -46,6 +47,7 @@ def measure(case: dict[str, Any]) -> dict[str, Any]:
         "total": [[round(x, 4) for x in row.changes(readout="pooled")] for row in rows],
         "depth": [row.depth for row in rows],
         "start": [row.start for row in rows],
+        "optimizer": [row.optimizer for row in rows],
         "rise": [round(rise(row.run["curve"]) / row.run["chance"], 4) for row in rows],
     }
 
@@ -63,9 +65,10 @@ def points(results: list[Result]) -> list[Point]:
         best = ends_of(
             [x for other in results if other.case["task"] == r.case["task"] for x in other.value["loss"]]
         )
-        names = ("loss", "linear", "total", "depth", "start", "rise")
-        for loss, linear, total, depth, start, climb in zip(*(r.value[name] for name in names), strict=True):
-            found.append(Point(loss, linear, total, depth, 100 * place + start, best, climb))
+        names = ("loss", "linear", "total", "depth", "start", "rise", "optimizer")
+        for *numbers, start, climb, optimizer in zip(*(r.value[name] for name in names), strict=True):
+            group = f"{r.case['family']}, {r.case['task']}, {optimizer}"
+            found.append(Point(*numbers, 100 * place + start, best, climb, group))
     return found
 
 
@@ -76,7 +79,8 @@ def _scale(results: list[Result]) -> str:
 
 def claim(results: list[Result]) -> Any:
     judged = exponents_report.claim(points(results), _scale(results))
-    return Claim.all([*judged.parts, exponents_report.spikes(points(results), _scale(results))])
+    own = [exponents_report.by_group(points(results), _scale(results), place) for place in (0, 1)]
+    return Claim.all([*judged.parts, exponents_report.spikes(points(results), _scale(results)), *own])
 
 
 def draw(results: list[Result]) -> Any:

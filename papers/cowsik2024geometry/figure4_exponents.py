@@ -201,8 +201,8 @@ def _not_inverse(results: list[Result]) -> Claim:
         for name, n in found.items()
     )
     return Claim(
-        "The recursions for back propagation are different from those for forward propagation, there is no inversion "
-        "between them: poles and zeros do not change places [answer after the talk].",
+        "The recursion relations for back propagation are different from those for forward propagation; there is not "
+        "an inversion between them [answer after the talk].",
         f"Root mean square over the plane, per block. {words}. Held: beyond the errors in all four, which an inverse "
         "(or a mirror) would not be.",
         scale_of(results),

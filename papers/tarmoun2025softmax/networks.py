@@ -76,23 +76,35 @@ class AttentionBlock(nn.Module):
         self.query, self.key, self.value, self.output = (nn.Linear(width, width) for _ in range(4))
         self.mlp = nn.Sequential(nn.Linear(width, 2 * width), nn.GELU(), nn.Linear(2 * width, width))
 
-    def forward(self, x: Tensor) -> Tensor:
-        h = self.first(x)
+    def attend(self, h: Tensor) -> Tensor:
         parts = (self.query, self.key, self.value)
         q, k, v = (part(h).unflatten(-1, (self.heads, -1)).transpose(1, 2) for part in parts)
         s = F.softmax(q @ k.transpose(-1, -2) / q.shape[-1] ** 0.5, -1)
-        x = x + self.output((s @ v).transpose(1, 2).flatten(-2))
+        return self.output((s @ v).transpose(1, 2).flatten(-2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x + self.attend(self.first(x))
         return x + self.mlp(self.second(x))
+
+
+class PostNormBlock(AttentionBlock):
+    """The original block: the norm stands after the sum."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.first(x + self.attend(x))
+        return self.second(x + self.mlp(x))
 
 
 class Transformer(nn.Module):
     """16 patches of 2x2, two blocks of width 32 with 4 heads, mean over tokens."""
 
-    def __init__(self, width: int = 32, heads: int = 4, depth: int = 2) -> None:
+    def __init__(
+        self, width: int = 32, heads: int = 4, depth: int = 2, block: type[AttentionBlock] = AttentionBlock
+    ) -> None:
         super().__init__()
         self.embed = nn.Conv2d(1, width, 2, 2)
         self.positions = nn.Parameter(0.02 * torch.randn(16, width))
-        self.blocks = nn.Sequential(*(AttentionBlock(width, heads) for _ in range(depth)))
+        self.blocks = nn.Sequential(*(block(width, heads) for _ in range(depth)))
         self.readout = nn.Sequential(nn.LayerNorm(width), nn.Linear(width, 10))
 
     def forward(self, x: Tensor) -> Tensor:
