@@ -39,6 +39,7 @@ NAMES = {"angle": "angle", "token": "gradient, loss per token", "pooled": "gradi
 # what goes up the plane, from where to where; the others are fixed: MLP strength 0.5, input gain 2
 AXES = {"MLP strength": ("mlp_strength", 0.02, 0.98), "MLP input gain": ("mlp_in_gain", 0.05, 6.0)}
 STRENGTHS = (0.2, 0.35, 0.5, 0.65, 0.8)
+WEAK = (0.02, 0.05, 0.1)  # strengths at which the two edges come together: drawn, not judged
 PLANES = {
     "both branches": None,
     "attention alone": 0.5,
@@ -70,6 +71,13 @@ def cases(scale: str = "small") -> list[dict[str, Any]]:
         {"plane": plane, "start": start, "depth": depth}
         for plane, start, depth in product(PLANES, STARTS, DEPTHS)
     ]
+    for case in talk:
+        if (
+            case["plane"] == "both branches"
+            and case["start"] == "uncorrelated"
+            and case["depth"] in DEPTHS[:2]
+        ):
+            case["weak"] = list(WEAK)
     return near + talk + [{"strength": a, "depth": 16, "seed": seed} for a in STRENGTHS for seed in range(4)]
 
 
@@ -88,7 +96,7 @@ def _block(attention: float, mlp: float, weight: float, depth: int) -> dict[str,
 def _talk(case: dict[str, Any]) -> dict[str, Any]:
     """The lowest zero going up the plane, by reading and by strength of attention; None where there is none."""
     weights, found = np.linspace(*WEIGHTS), {name: [] for name in (*READINGS, "angle")}  # type: ignore[var-annotated]
-    for attention in STRENGTHS:
+    for attention in (*case.get("weak", ()), *STRENGTHS):
         mlp = PLANES[case["plane"]] or attention
         network = edgewise.transformer(**_block(attention, mlp, 1.0, case["depth"]))
         knobs = {"mlp_in_gain": weights, "mlp_out_gain": weights}
@@ -99,7 +107,10 @@ def _talk(case: dict[str, Any]) -> dict[str, Any]:
         for name, (field, readout) in READINGS.items():
             found[name].append(_zero(weights, getattr(by_readout[readout], field)))
         found["angle"].append(_zero(weights, by_readout["token"].near_angle))
-    return found
+    ends = len(STRENGTHS)
+    return {name: zeros[-ends:] for name, zeros in found.items()} | {
+        "weak": {name: found[name][:-ends] for name in ("angle", "raw, token")}
+    }
 
 
 def _networks(case: dict[str, Any]) -> dict[str, Any]:
@@ -329,9 +340,11 @@ def _panel(result: Result) -> Panel:
 def _edges(results: list[Result], depth: int) -> Panel:
     """The talk's plane with both edges and where they meet: the start to choose."""
     (run,) = select(results, plane="both branches", start="uncorrelated", depth=depth)
-    x = np.array(STRENGTHS)
+    weak = run.value["weak"]
+    x = np.array([*run.case["weak"], *STRENGTHS])
     angle, gradient = (
-        np.array([math.nan if z is None else z for z in run.value[name]]) for name in ("angle", "raw, token")
+        np.array([math.nan if z is None else z for z in [*weak[name], *run.value[name]]])
+        for name in ("angle", "raw, token")
     )
     curves = [
         Curve("angle", x, angle, 0, "orbit"),

@@ -142,8 +142,8 @@ def _outputs(results: Sequence[Result]) -> Claim:
         f"a value with {OUTPUTS} columns.",
         f"Share of the loss that is left: at most {most:.1g} with d = {many}; with d = {few} "
         f"{middle_of(flat, 'final'):.1g} for teachers of ratio 10 and {middle_of(sharp, 'final'):.1g} for "
-        f"{RATIOS[1]:g} (medians). Held: at most 1e-3, and {SLOWER:g} times as much with the sharp ones in the mean of logs; "
-        "undecided within two standard errors.",
+        f"{RATIOS[1]:g} (medians). Held: at most 1e-3, and {SLOWER:g} times as much with sharp ones in the mean of "
+        "logs; undecided within two standard errors.",
         _scale(runs),
         (False if most > 1e-3 else slower) if runs[0].case["steps"] >= LONG else None,
         {"most": most, "flat": middle_of(flat, "final"), "sharp": middle_of(sharp, "final")},
