@@ -62,6 +62,12 @@ def test_a_source_is_not_contradicted_without_its_own_sentence_and_an_interval()
             assert judged.reading["spoken"] and judged.reading["reading"]
             if judged.outcome == "not held":
                 assert judged.reading["kind"] == "refuted" and re.search(r"\d", judged.reading["numbers"])
+                (low, high), (least, most) = judged.reading["interval"], judged.reading["effect"]
+                excluded = (least is not None and high < least) or (most is not None and low > most)
+                assert low <= high and excluded, (
+                    f"{answer.recipe}: the interval holds what the statement needs"
+                )
+                assert judged.reading["measured"]
             else:
                 assert judged.reading["settle"], f"{answer.recipe}: what would settle it?"
 

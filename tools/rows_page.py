@@ -166,9 +166,11 @@ def _table(heading: str, found: list[tuple[list[str], Answer]]) -> str:
                 (found for name in names if (found := counterexamples().get((name, str(answer.recipe))))),
                 None,
             )
-            came += f" Refuted: {_cell(reading.get('numbers', ''))}." + (
-                f" [Counterexample](counterexamples.md#{anchor})." if anchor else ""
-            )
+            low, high = reading["interval"]
+            came += (
+                f" Refuted: {_cell(reading['numbers'])}. 95 % interval of the {_cell(reading['measured'])}: {low:g} to "
+                f"{high:g}; the statement needs {_needs(*reading['effect'])}."
+            ) + (f" [Counterexample](counterexamples.md#{anchor})." if anchor else "")
         elif reading.get("settle") and answer.outcome != "held":
             price = reading.get("price")
             came += f" What would settle it: {_cell(reading['settle'])}" + (
@@ -178,6 +180,12 @@ def _table(heading: str, found: list[tuple[list[str], Answer]]) -> str:
             f"| {', '.join(names)} | {said} | {came} | {_cell(claim['scale'])} | {_link(answer.recipe)} |"
         )
     return "\n".join(lines) + "\n\n"
+
+
+def _needs(low: float | None, high: float | None) -> str:
+    if low is None:
+        return f"at most {high:g}"
+    return f"{low:g}" if low == high else f"at least {low:g}"
 
 
 def _reading(reading: dict[str, Any]) -> str:

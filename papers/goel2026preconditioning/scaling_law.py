@@ -225,7 +225,8 @@ def _as_bound(problems: Sequence[Result]) -> Claim:
         f"Fresh draws above the bound: {seen:.1%}, and {above[unseen]:.1%} at the unseen n = {unseen}. The bound at "
         f"the last step over the median error: {', '.join(f'{v:.1f} (n = {n})' for n, v in tight.items())}. "
         f"Medians a = {a:.2g}, b = {b:.2g}, c = {c:.2g} per step, largest over smallest of the problems "
-        f"{spread[0]:.0f}, {spread[1]:.0f} and {spread[2]:.1f}. Held: at most {ALLOWED:.0%} of both, and factors below {TIGHT:g}.",
+        f"{spread[0]:.0f}, {spread[1]:.0f} and {spread[2]:.1f}. "
+        f"Held: at most {ALLOWED:.0%} of both, and factors below {TIGHT:g}.",
         f"d = m = 4, cond(Σ) = 10, cond(M) = 3, {len(problems)} problems, {case['draws']} draws, {case['steps']} steps",
         bool(max(seen, above[unseen]) <= ALLOWED and max(tight.values()) < TIGHT)
         if len(problems) > 4

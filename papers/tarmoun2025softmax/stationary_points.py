@@ -30,7 +30,7 @@ from edgewise.laboratory.replicator import (
 )
 from edgewise.present import Curve, Panel, Sheet
 from edgewise.softmax_jacobian import product
-from edgewise.study import Claim, Result, over_seeds, rounded, select
+from edgewise.study import Claim, Result, rounded, select
 
 from .common import distinct
 
@@ -218,7 +218,7 @@ def _far(results: Sequence[Result]) -> Claim:
 def draw(results: Sequence[Result]) -> Figure:
     kkt, gap, moved = (np.array(_points(results, name)) for name in ("kkt", "gap", "moved"))
     left = tuple(
-        Curve(name, gap[chosen], moved[chosen], group, "points")
+        Curve(name, gap[chosen], np.maximum(moved[chosen], 1e-3), group, "points")
         for group, (name, chosen) in enumerate((("no KKT point", ~kkt), ("KKT point", kkt)))
     )
     fitness, plain = (np.array(_points(results, name)) for name in ("fitness", "plain"))
@@ -230,7 +230,7 @@ def draw(results: Sequence[Result]) -> Figure:
     shares = distinct(runs, "share")
     right = []
     for group, (name, label) in enumerate((("row", "rows, |J grad l|"), ("prompt", "prompt's gradient"))):
-        median = np.array([over_seeds(runs, name, share=s)[0] for s in shares])
+        median = [np.median([r.value[name] for r in select(runs, share=s)]) for s in shares]
         right.append(Curve(label, np.array(shares), np.maximum(median, 1e-12), group, "orbit"))
     return Sheet(
         "Where attention rows come to rest",
