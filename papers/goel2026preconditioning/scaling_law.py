@@ -33,14 +33,14 @@ BOTH = "(ours) Both terms of the law are needed."
 PROBLEM = {"width": 4, "condition": 10.0, "target_condition": 3.0, "method": "all parts", "step": None}
 
 
-BOUND = {"draws": 16, "sizes": [50, 100, 200, 400, 800], "unseen": 1600, "steps": 40}
+BOUND = {"draws": 16, "sizes": [25, 50, 100, 200, 400], "unseen": 800, "steps": 40}
 TINY = {"draws": 4, "sizes": [20, 40], "unseen": 60, "steps": 10}
 COVERED, ALLOWED, TIGHT = 0.95, 0.10, 5.0
 
 
 def cases(scale: str = "small") -> list[dict[str, Any]]:
     steps, seeds = (40, 8) if scale == "full" else (20, 2)
-    problems, size = (16, BOUND) if scale == "full" else (1, TINY)
+    problems, size = (12, BOUND) if scale == "full" else (1, TINY)
     bounds = [PROBLEM | size | {"bound": True, "seed": 300 + seed} for seed in range(problems)]
     return bounds + [
         PROBLEM | {"start": "gaussian", "tokens": n, "steps": steps, "every": 1, "seed": seed}
