@@ -2,6 +2,11 @@
 
 Random rows and Hessians (H at least the identity, as the talk asks), and one-hot rows; exact condition numbers of
 J H J on the tangent space beside both bounds.
+
+The published abstract says less: that it is severely ill-conditioned when sufficiently many coefficients are small
+across multiple examples. Read as the Hessian G^T G of N coupled examples in a prompt of d < N coordinates, k of them
+nearly one-hot with small entries e. Fixed before the run: it grows like e^-2 (power 2 within 0.1) wherever fewer than
+d examples are left that are not sharp, unless none is, and less than tenfold where 2d and more are left.
 """
 
 from __future__ import annotations
@@ -16,12 +21,16 @@ from matplotlib.figure import Figure
 
 from edgewise.laboratory.replicator import ConditionBounds, condition_bounds, random_cases
 from edgewise.present import Curve, Panel, Sheet
+from edgewise.softmax_jacobian import product
 from edgewise.study import Claim, Result, rounded
 
 from .common import distinct
 
 TOLERANCE = 0.0001  # of the largest number in an entry; deterministic, or one seed: rounding alone
 KEPT = 12  # points per case that are drawn
+SEVERAL = {"samples": 40, "width": 10, "tokens": 6}
+FEW, MANY, ALL = (0, 10, 20), (31, 35, 39), 40  # examples that are nearly one-hot
+SMALLEST = (1e-2, 1e-3, 1e-4, 1e-5, 1e-6)
 
 
 def cases(scale: str = "small") -> list[dict[str, Any]]:
@@ -33,13 +42,22 @@ def cases(scale: str = "small") -> list[dict[str, Any]]:
         for sharp in (0.3, 1.0, 2.0, 3.0)
         for curvature in (0.0, 0.5, 2.0)
     ]
-    return rows + [
-        {"kind": "one-hot", "tokens": n, "rest": rest} for n in sizes for rest in (1e-2, 1e-3, 1e-4, 1e-6)
+    several = [
+        {"kind": "several", **SEVERAL, "sharp": sharp, "seed": seed}
+        for sharp in (*FEW, *MANY, ALL)
+        for seed in range(10 if full else 1)
     ]
+    return (
+        rows
+        + several
+        + [{"kind": "one-hot", "tokens": n, "rest": rest} for n in sizes for rest in (1e-2, 1e-3, 1e-4, 1e-6)]
+    )
 
 
 def measure(case: dict[str, Any]) -> dict[str, Any]:
     """Violations of both bounds, by how much, and a few points to draw (log10)."""
+    if case["kind"] == "several":
+        return {"condition": rounded([_several(case, rest) for rest in SMALLEST])}
     log_x, H = (
         _one_hot(case)
         if case["kind"] == "one-hot"
@@ -64,6 +82,22 @@ def measure(case: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+def _several(case: dict[str, Any], rest: float) -> float:
+    """log10 of the condition number of G^T G; the first examples are nearly one-hot, the others soft."""
+    N, n, d = case["samples"], case["tokens"], case["width"]
+    generator = torch.Generator().manual_seed(case["seed"])
+    keys, slopes = (
+        torch.randn(*size, generator=generator, dtype=torch.float64) for size in ((N, n, d), (N, n))
+    )
+    s = torch.softmax(torch.randn(N, n, generator=generator, dtype=torch.float64), -1)
+    small = rest * (0.5 + torch.rand(N, n, generator=generator, dtype=torch.float64))
+    small[:, 0] = 1 - small[:, 1:].sum(-1)
+    s[: case["sharp"]] = small[: case["sharp"]]
+    G = torch.einsum("ijd,ij->id", keys, product(s, slopes))
+    sizes = torch.linalg.svdvals(G)
+    return 2 * float(torch.log10(sizes[0] / sizes[-1]))
+
+
 def _one_hot(case: dict[str, Any]) -> tuple[torch.Tensor, torch.Tensor]:
     n, rest = case["tokens"], case["rest"]
     x = torch.full((1, n), rest, dtype=torch.float64)
@@ -78,7 +112,37 @@ def _points(found: ConditionBounds) -> list[list[float]]:
 
 
 def claim(results: Sequence[Result]) -> Claim:
-    return Claim.all([_of_the_talk(results), _corollary(results), _corrected(results)])
+    rows = _single(results)
+    return Claim.all([_of_the_talk(rows), _corollary(rows), _corrected(rows), _of_several(results)])
+
+
+def _single(results: Sequence[Result]) -> list[Result]:
+    return [r for r in results if r.case["kind"] != "several"]
+
+
+def _of_several(results: Sequence[Result]) -> Claim:
+    logs = {
+        k: np.array([r.value["condition"] for r in results if r.case.get("sharp") == k])
+        for k in (*FEW, *MANY, ALL)
+    }
+    power = {k: -np.polyfit(np.log10(SMALLEST), values.T, 1)[0] for k, values in logs.items()}
+    growth = max(float(10 ** (logs[k][:, -1] - logs[k][:, 0]).max()) for k in FEW)
+    said = ", ".join(f"{k}: {float(power[k].mean()):.2f}" for k in power)
+    case = next(r.case for r in results if r.case["kind"] == "several")
+    return Claim(
+        "It is severely ill-conditioned when sufficiently many attention coefficients are small across multiple "
+        "training examples [Tarmoun 2025, abstract].",
+        f"Power of 1/e with which the condition number of G^T G grows, by the number of {case['samples']} examples that "
+        f"are nearly one-hot with small entries e: {said}; with {FEW[-1]} or fewer it grows at most {growth:.1f} times. "
+        f"Held: 2 within 0.1 at {', '.join(map(str, MANY))}, less than tenfold at {', '.join(map(str, FEW))}. With all "
+        "of them sharp the scale falls, not the condition.",
+        f"N = {case['samples']}, d = {case['width']}, n = {case['tokens']}, e from 1e-2 to 1e-6, {len(logs[0])} seeds",
+        bool(growth < 10 and all(np.abs(power[k] - 2).max() < 0.1 for k in MANY))
+        if len(logs[0]) > 5
+        else None,
+        {"power": {str(k): float(p.mean()) for k, p in power.items()}, "growth": growth},
+        rows=("A28",),
+    )
 
 
 def _scale(results: Sequence[Result]) -> str:
@@ -152,8 +216,32 @@ def _corollary(results: Sequence[Result]) -> Claim:
 
 
 def draw(results: Sequence[Result]) -> Figure:
-    panels = (_scatter(results, 2, "of the talk"), _scatter(results, 1, "corrected"), _rates(results))
-    return Sheet("Lower bounds of the condition number at a stationary point", panels, _scale(results)).draw()
+    rows = _single(results)
+    panels = (
+        _scatter(rows, 2, "of the talk"),
+        _scatter(rows, 1, "corrected"),
+        _rates(rows),
+        _growth(results),
+    )
+    title = "Lower bounds of the condition number at a stationary point"
+    return Sheet(title, panels, _scale(rows), columns=2).draw()
+
+
+def _growth(results: Sequence[Result]) -> Panel:
+    curves = []
+    for group, k in enumerate((FEW[0], FEW[-1], *MANY[::2], ALL)):
+        found = [10 ** np.array(r.value["condition"]) for r in results if r.case.get("sharp") == k]
+        curves.append(
+            Curve(f"{k} of {ALL} sharp", np.array(SMALLEST), np.median(found, axis=0), group, "orbit")
+        )
+    return Panel(
+        "several examples, d = 10",
+        "small entries e of the sharp rows",
+        "condition number of G^T G",
+        tuple(curves),
+        log_x=True,
+        log_y=True,
+    )
 
 
 def _scatter(results: Sequence[Result], which: int, name: str) -> Panel:
