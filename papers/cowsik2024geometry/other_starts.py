@@ -7,6 +7,8 @@ skips of one.
 The end of a chaotic network, P*/Q*, is a property of the hyperparameters alone, as the talk answers: the same starts at
 five settings. Fixed before the run: cosines at the end differ between starts by less than a quarter of what the two
 phases differ by, errors included; and settings, not starts, make 99 % of the variance of the mean cosines.
+A first run could not tell: gain 6 at attention 0.5 drifts towards 1 for 32 blocks, and four networks a point scatter by
+a hundredth of that variance. Fixed before the second: the chaotic setting is gain 8 at 0.3, twelve networks a point.
 """
 
 from __future__ import annotations
@@ -31,6 +33,7 @@ STARTS = ("simplex", "Toeplitz", "two clusters", "unequal norms")
 NARROW = 0.05  # of 1 - cosine: tokens are on a line
 EQUAL = 0.9  # smallest over largest norm: a point
 WITHIN = 0.03  # of ratios of norms between networks and theory, beside three standard errors
+CHAOTIC = "gain 8, a 0.3"
 QUARTER, MOST = 0.25, 0.99  # of the difference of the two phases; of the variance over settings and starts
 SETTINGS = {"gain 4, a 0.3": (4.0, 0.3), "gain 8, a 0.3": (8.0, 0.3), "gain 16, a 0.3": (16.0, 0.3)}
 SETTINGS |= {"gain 8, a 0.5": (8.0, 0.5), "gain 16, a 0.5": (16.0, 0.5)}
@@ -46,7 +49,7 @@ def cases(scale: str = "small") -> list[dict[str, Any]]:
     return [
         {"phase": phase, "start": start, "unit_skips": unit, "seed": seed, "size": size}
         for phase, start, unit in kinds
-        for seed in range((12 if phase in PHASES else 4) if full else 1)
+        for seed in range(12 if full else 1)
     ]
 
 
@@ -96,8 +99,8 @@ def expected_ratio(case: dict[str, Any]) -> np.ndarray:
 
 def claim(results: list[Result]) -> Claim:
     last = [_of_settings(results)] if any(r.case["phase"] in SETTINGS for r in results) else []
-    results = _phases(results)
-    return Claim.all([_line(results), _norms(results), _same_end(results), *last])
+    phases = _phases(results)
+    return Claim.all([_line(phases), _norms(phases), _same_end(results if last else phases), *last])
 
 
 def _phases(results: list[Result]) -> list[Result]:
@@ -174,7 +177,8 @@ def _norms(results: list[Result]) -> Claim:
 
 def _same_end(results: list[Result]) -> Claim:
     ends: dict[str, Any] = {}
-    for phase in PHASES:
+    ordered, chaotic = pair = ("ordered", CHAOTIC if seed_count(results) > 1 else "chaotic")
+    for phase in pair:
         for start in STARTS:
             (mean, error), spread = (
                 over_seeds(results, name, phase=phase, start=start, unit_skips=False)
@@ -188,13 +192,13 @@ def _same_end(results: list[Result]) -> Claim:
     far = max(
         abs(ends[f"{p}, {s}"]["cosine"] - ends[f"{p}, simplex"]["cosine"])
         + 3 * float(np.hypot(ends[f"{p}, {s}"]["error"], ends[f"{p}, simplex"]["error"]))
-        for p in PHASES
+        for p in pair
         for s in STARTS[1:]
     )
-    allowed = QUARTER * (ends["ordered, simplex"]["cosine"] - ends["chaotic, simplex"]["cosine"])
+    allowed = QUARTER * (ends[f"{ordered}, simplex"]["cosine"] - ends[f"{chaotic}, simplex"]["cosine"])
     words = "; ".join(
         f"{phase}: " + ", ".join(f"{s} {ends[f'{phase}, {s}']['cosine']:.3f}" for s in STARTS)
-        for phase in PHASES
+        for phase in pair
     )
     return Claim(
         "Question of the talk: do the assumptions about the start (a simplex, not a Toeplitz matrix) drive the "
@@ -245,7 +249,7 @@ def draw(results: list[Result]) -> Figure:
     last = (_settings(results),) if any(r.case["phase"] in SETTINGS for r in results) else ()
     results = _phases(results)
     panels = (*(_cosines(results, phase) for phase in PHASES), _ratios(results), *last)
-    title = "Tokens that do not start as a simplex: the same cosines at the end, and norms that only skips make equal"
+    title = "Starts that are no simplex: the same cosines at the end"
     return Sheet(
         title, panels, f"{_scale(results)}; bars: standard error", columns=2 if last else None
     ).draw()

@@ -193,7 +193,7 @@ def draw(results: Sequence[Result]) -> Figure:
         for r in select(results, kind="near")
     )
     return Sheet(
-        "What stands between the theorems: a linear limit, and gradients that do not fade before the minimum",
+        "A linear limit, and gradients that do not fade before the minimum",
         (
             Panel(
                 "softmax average", "tokens n", "error over the limit", tuple(curves), log_x=True, log_y=True
