@@ -70,6 +70,10 @@ def test_a_source_is_not_contradicted_without_its_own_sentence_and_an_interval()
                 assert judged.reading["measured"]
             else:
                 assert judged.reading["settle"], f"{answer.recipe}: what would settle it?"
+                priced = "price" in judged.reading or re.search(
+                    "proof|out of reach", judged.reading["settle"]
+                )
+                assert priced, f"{answer.recipe}: what would it cost?"
 
 
 def test_a_reading_belongs_to_one_statement() -> None:

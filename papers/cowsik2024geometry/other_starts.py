@@ -176,7 +176,7 @@ def _norms(results: list[Result]) -> Claim:
 
 
 def _apart(results: list[Result], phase: str, start: str) -> float:
-    """Mean difference from the simplex at the end, with three standard errors: in pairs, starts share their networks."""
+    """Mean difference from the simplex at the end, and three standard errors; starts share their networks."""
     ends = {
         name: {
             r.case["seed"]: r.value["cosine"][-1]
@@ -212,9 +212,9 @@ def _same_end(results: list[Result]) -> Claim:
     return Claim(
         "Question of the talk: do the assumptions about the start (a simplex, not a Toeplitz matrix) drive the "
         "results?",
-        f"No: mean cosines after the last block are {words}. From the simplex they differ by at most {far:.3f}, three "
-        f"standard errors of the pairs included. Held (the start does not matter): below {allowed:.3f}, a quarter of what the "
-        "phases differ by.",
+        f"No: mean cosines after the last block are {words}. From the simplex they differ by at most {far:.3f}, "
+        f"three standard errors of the pairs included. Held (the start does not matter): below {allowed:.3f}, a "
+        "quarter of what the phases differ by.",
         _scale(results),
         bool(far < allowed) if seed_count(results) > 1 else None,
         ends | {"far": far, "allowed": allowed},

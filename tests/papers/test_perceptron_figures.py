@@ -126,3 +126,23 @@ def test_images_that_are_not_there_are_said_to_be_missing(monkeypatch, tmp_path)
     module = recipe("schoenholz2017deep/figure5_trainable_depth")
     with pytest.raises(edgewise.BadInput, match="CIFAR-10 is not in"):
         module.measure(module.cases("small")[0])
+
+
+def test_two_edges_meet_where_their_lines_cross() -> None:
+    boundaries, x = recipe("cowsik2024geometry/boundaries"), np.array([0.0, 1.0, 2.0])
+    met = boundaries.crossing(x, np.array([0.0, 1.0, 2.0]), np.array([1.5, 1.5, 1.5]))
+    assert met == pytest.approx((1.5, 1.5))
+    assert boundaries.crossing(x, x, x + 1) is None
+    assert boundaries.crossing(x, np.array([np.nan, 1.0, 2.0]), x + 1) is None
+
+
+def test_batch_norm_makes_the_weights_invisible() -> None:
+    normalized = recipe("poole2016exponential/normalized")
+    case = {"norm": "batch", "seed": 0, "width": 40, "depth": 6, "batch": 12}
+    start = normalized.torch.randn(12, 40, dtype=normalized.torch.float64)
+    layers = normalized._layers(case | {"knob": 1.0})(start)[1:]
+    for layer in layers:
+        np.testing.assert_allclose(layer.mean(0), 0, atol=1e-12)
+        np.testing.assert_allclose(layer.square().mean(0), 1, atol=1e-12)
+    spectral = normalized.expected({"norm": "spectral", "knob": 2.0, "depth": 16})
+    assert spectral < 0 < normalized.expected({"norm": "spectral", "knob": 4.0, "depth": 16})

@@ -43,3 +43,24 @@ def test_one_layer_that_asks_once_is_prompt_attention() -> None:
     once = layers.outputs(made.model, made.prompt, made.value, 1)
     torch.testing.assert_close(once, made.model.predictions(made.prompt, made.value))
     assert not torch.allclose(once, layers.outputs(made.model, made.prompt, made.value, 2))
+
+
+def test_the_smallest_value_on_a_face() -> None:
+    """A plain square: the target's excess is shared among the entries of the face; outside there is no point."""
+    faces = module("stationary_points")
+    H, c = torch.eye(3, dtype=torch.float64), torch.tensor([0.6, 0.3, 0.1], dtype=torch.float64)
+    torch.testing.assert_close(
+        faces.face_point(H, c, (0, 1)), torch.tensor([0.65, 0.35, 0.0], dtype=torch.float64)
+    )
+    assert faces.face_point(H, torch.tensor([3.0, 0.0, 0.0], dtype=torch.float64), (0, 1)) is None
+
+
+def test_sharp_examples_that_are_few_do_not_matter() -> None:
+    """Rows of the Jacobian that fade to nothing leave the condition number of the others."""
+    several = module("condition_bound")
+    case = several.SEVERAL | {"seed": 3}
+    alone = several._several(case | {"sharp": 20}, 1e-9)
+    assert alone == pytest.approx(several._several(case | {"sharp": 20}, 1e-12), abs=1e-6)
+    assert several._several(case | {"sharp": 35}, 1e-4) - several._several(
+        case | {"sharp": 35}, 1e-3
+    ) == pytest.approx(2, abs=0.1)
