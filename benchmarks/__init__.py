@@ -28,6 +28,7 @@ BENCHMARKS = {
     "landscape": "our plane against the package loss-landscapes, on the same transformer and grid",
     "pathfinder": "Pathfinder images per second of one core, and their shortcut",
     "predict_cost": "predict and judge every preset, from nothing and again, beside older code",
+    "rate_cost": "training steps and seconds of learning_rate, up to 48 blocks of width 64",
     "explore": "the page: latency of point, drag and map, ten clients at once, the first picture, size of reports",
     "watch_price": "edgewise.watch beside TensorBoard histograms, wandb.watch and hooks by hand",
     "watch_budget": "whether edgewise.watch keeps to its budget in short runs of a tiny network, on a busy machine",

@@ -152,7 +152,7 @@ def test_a_loss_is_a_function_of_model_and_batch_everywhere() -> None:
     batches = [(torch.randn(2, 12, 16), torch.zeros(2, dtype=torch.long)) for _ in range(4)]
     model = encoder()
     edgewise.check(model, batches, loss, AdamW(model.parameters()))
-    edgewise.learning_rate(model, batches * 20, loss, steps=2, rates=3, longer=False)
+    edgewise.learning_rate(model, batches * 20, loss, steps=2, rates=3)
     edgewise.landscape.line(model, loss, batches[0], points=5)
     edgewise.study.prove(encoder, "xavier", batches, steps=2, seeds=1, rates=(1e-3,), loss=loss)
     assert set(calls) == {("TransformerEncoder", "tuple")}

@@ -47,7 +47,7 @@ def watched(model: nn.Module) -> None:
 
 def rate(model: nn.Module) -> Any:
     batches = [batch(seed) for seed in range(8)]
-    return edgewise.learning_rate(model, batches, loss, steps=2, rates=3, longer=False, progress=False)
+    return edgewise.learning_rate(model, batches, loss, steps=2, rates=3, progress=False)
 
 
 VERBS: dict[str, Verb] = {

@@ -61,12 +61,27 @@ def test_a_torch_without_muon_is_refused(
     assert "has no torch.optim.Muon" in capsys.readouterr().err
 
 
+def test_the_loop_as_it_is_trained(file: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Clipping, accumulation, schedule and the user's own rate; a second call trains nothing again."""
+    options = ["--clip", "1.0", "--accumulate", "2", "--schedule", "cosine", "--own", "1e-6", "--json"]
+    options += ["--steps", "10", "--rates", "6", "--resume", str(tmp_path / "kept.json")]
+    assert run(ask(file, *options)) in (0, 1)
+    first = json.loads(capsys.readouterr().out)
+    assert first["schedule"] == "cosine" and first["own"]["rate"] == 1e-6 and first["passes"] <= 60
+    kept = json.loads((tmp_path / "kept.json").read_text())
+    assert kept["of"][1][3:5] == [2, 1.0]
+    assert run(ask(file, *options)) in (0, 1)
+    again = json.loads(capsys.readouterr().out)
+    assert again["best"] == first["best"] and again["seconds"] < first["seconds"]
+
+
 HAS_MUON = pytest.mark.skipif(not hasattr(torch.optim, "Muon"), reason="torch before 2.9 has no Muon")
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "sgd", pytest.param("muon", marks=HAS_MUON), "FILE:sgd"])
 def test_json_of_every_optimizer(file: str, optimizer: str, capsys: pytest.CaptureFixture[str]) -> None:
-    code = run(ask(file, "--json", "--optimizer", optimizer.replace("FILE", file), "--warmup", "2"))
+    chosen = ["--optimizer", optimizer.replace("FILE", file), "--steps", "20" if "sgd" in optimizer else "5"]
+    code = run(ask(file, "--json", *chosen, "--warmup", "2"))
     document = json.loads(capsys.readouterr().out)
     assert code in (0, 1)
     rate = Rate.from_json(json.dumps(document))

@@ -160,7 +160,7 @@ def rehearsed(folder: Path) -> float:
         return criterion(model(x[:, :-1]).flatten(0, 1), x[:, 1:].flatten())
 
     rate = edgewise.learning_rate(
-        model, batches, loss, optimizer=torch.optim.AdamW, steps=4, rates=3, longer=False, progress=False
+        model, batches, loss, optimizer=torch.optim.AdamW, steps=4, rates=3, progress=False
     )
     assert rate.best is not None
     optimizer = torch.optim.AdamW(model.parameters(), rate.best)

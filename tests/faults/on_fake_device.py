@@ -87,7 +87,6 @@ def _rate(remote: bool) -> list[float]:
         optimizer=lambda model: torch.optim.SGD(model.parameters(), 0.1, foreach=False),
         steps=2,
         rates=3,
-        longer=False,
     )
     return [answer.best or 0.0, answer.edge or 0.0]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,8 +13,10 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 import edgewise
+from edgewise.integrations import huggingface
 from edgewise.integrations.huggingface import learning_rate_for_trainer
 from edgewise.integrations.lightning import RehearseLearningRate
+from edgewise.rehearsal.rate import schedule_named
 from tests.support.rehearsal_networks import batches, small, text_loss
 
 
@@ -42,10 +45,46 @@ def test_a_hugging_face_trainer(tmp_path: Path) -> None:
     rate = learning_rate_for_trainer(trainer, steps=5, rates=4, progress=False)
     assert rate.best is not None and 1e-5 < rate.best < 1
     assert len(rate.ratios) == 2  # with and without weight decay
+    assert rate.schedule == "linear" and rate.own is not None and rate.own.rate == 1e-9  # the Trainer's own
+    assert "times below what this network takes" in str(rate)
     assert trainer.optimizer is None and arguments.learning_rate == 1e-9
     assert all(torch.equal(a, p) for a, p in zip(before, model.parameters(), strict=True))
     arguments.learning_rate = rate.best
     assert trainer.train().training_loss < rate.start.loss
+
+
+@pytest.mark.parametrize(
+    ("kind", "schedule"),
+    [("cosine_with_restarts", "cosine"), ("constant_with_warmup", "constant"), ("inverse_sqrt", None)],
+)
+def test_the_schedule_and_the_warm_up_of_a_trainer(kind: str, schedule: str | None) -> None:
+    arguments = SimpleNamespace(
+        lr_scheduler_type=kind,
+        warmup_steps=0.1,
+        max_steps=-1,
+        num_train_epochs=3,
+        gradient_accumulation_steps=2,
+    )
+    assert schedule_named(kind) == schedule
+    assert huggingface._warmup(arguments, range(100)) == 15
+    arguments.max_steps = 400
+    assert huggingface._warmup(arguments, range(100)) == 40
+    arguments.warmup_steps = 7
+    assert huggingface._warmup(arguments, iter(())) == 7
+
+
+def test_the_schedule_of_a_lightning_trainer() -> None:
+    optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1))], 0.1)
+    schedulers = torch.optim.lr_scheduler
+    names = [
+        (schedulers.CosineAnnealingLR(optimizer, 10), "cosine"),
+        (schedulers.OneCycleLR(optimizer, 0.1, 10), "cosine"),
+        (schedulers.LinearLR(optimizer), "linear"),
+        (schedulers.StepLR(optimizer, 10), None),
+    ]
+    for scheduler, name in names:
+        assert schedule_named(type(scheduler).__name__) == name
+    assert schedule_named() == "constant"
 
 
 def test_what_is_not_a_trainer() -> None:
@@ -85,6 +124,7 @@ def test_a_lightning_callback(tmp_path: Path) -> None:
     trainer.fit(module, DataLoader(torch.cat(batches(26)), batch_size=8))  # type: ignore[arg-type]
     assert callback.rate is not None and callback.rate.best is not None
     assert module.lr == callback.rate.best
+    assert callback.rate.own is not None and callback.rate.own.rate == 1e-9 and callback.rate.schedule is None
     assert trainer.optimizers[0].param_groups[0]["lr"] == pytest.approx(callback.rate.best)
     assert float(trainer.callback_metrics["loss"]) < callback.rate.start.loss - 0.2
 

@@ -115,7 +115,7 @@ VERBS: dict[str, tuple[Callable[[nn.Module], Any], dict[str, int]]] = {
         {"blocks": 4, "stacks": 1, "configs": 1, "readings": 0},
     ),
     "rate": (
-        lambda model: edgewise.learning_rate(model, BATCHES, loss_of, steps=2, rates=3, longer=False),
+        lambda model: edgewise.learning_rate(model, BATCHES, loss_of, steps=2, rates=3),
         {"blocks": 0, "stacks": 0, "configs": 0, "readings": 1},
     ),
     "landscape": (

@@ -100,7 +100,8 @@ def test_groups_keep_their_ratios_and_an_instance_is_a_function() -> None:
     model = small()
     instance = groups(model, 3.0)
     again = edgewise.learning_rate(model, batches(), text_loss, optimizer=instance, progress=False)
-    assert again.best == one.best
+    assert again.own is not None and again.own.rate == 3.0 and "Yours is 3, about" in str(again)
+    assert again.best == pytest.approx(one.best, rel=0.6)
     assert [group["lr"] for group in instance.param_groups] == [3.0, pytest.approx(0.3)]
     assert not instance.state
 
@@ -158,7 +159,7 @@ def test_the_same_answer_twice_and_the_json_both_ways() -> None:
         Rate.from_json("nonsense")
 
 
-def test_a_network_is_looked_at_after_1_2_4_8_half_and_the_last_two_steps() -> None:
+def test_a_network_is_looked_at_after_1_2_4_8_and_the_last_two_steps() -> None:
     """The step of a look is the number of steps taken: k steps of SGD on x^2/2 leave (1 - rate)^k of the start."""
 
     class Valley(nn.Module):
@@ -174,19 +175,20 @@ def test_a_network_is_looked_at_after_1_2_4_8_half_and_the_last_two_steps() -> N
         [torch.ones(1)] * 30,
         lambda model, batch: model(batch).square().sum() / 2,
         steps=20,
+        rates=3,
         optimizer=torch.optim.SGD,
         progress=False,
     )
     whole = rate.rehearsals[0]
-    assert [moment.step for moment in whole.moments] == [1, 2, 4, 8, 10, 16, 19, 20]
+    assert [moment.step for moment in whole.moments] == [1, 2, 4, 8, 16, 19, 20]
     for moment in whole.moments:
         assert moment.loss == pytest.approx(2 * (1 - whole.rate) ** (2 * moment.step), rel=1e-4)
 
 
 def test_warm_up_is_rehearsed() -> None:
     """With a warm-up as long as the rehearsal the mean rate is half: the ladder goes further."""
-    without, with_it = usual(), ask(1.0, torch.optim.AdamW, warmup=20)
-    assert with_it.warmup == 20 and "20 steps of warm-up" in str(with_it)
+    without, with_it = usual(), ask(1.0, torch.optim.AdamW, warmup=10)
+    assert with_it.warmup == 10 and "10 steps of warm-up" in str(with_it)
     assert with_it.best is not None and without.best is not None
     assert with_it.best > without.best
 

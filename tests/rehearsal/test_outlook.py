@@ -150,6 +150,6 @@ def test_dead_is_a_fall_of_the_loss_by_less_than_twice_its_noise(fall: float, de
 def test_steps_are_counted_from_one() -> None:
     """The third loss is not finite: it was the third step."""
     (judged,) = with_reasons(
-        [Rehearsal(1.0, (3.0, 2.0, math.nan), (), None)], None, Moment(0, 3.0, 0.0, 0.5, 1.0)
+        [Rehearsal(1.0, (3.0, 2.0, math.nan), (), None)], lambda _: 0.0, Moment(0, 3.0, 0.0, 0.5, 1.0), 3.0
     )
     assert (judged.reason, judged.left_at) == (NOT_FINITE, 3)

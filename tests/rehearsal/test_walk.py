@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from edgewise.rehearsal.ladder import FACTOR, NOISE, Rung, between, next_rung, score, too_few, vertex
+from edgewise.rehearsal.ladder import FACTOR, NOISE, TIE, Rung, between, lowest, next_rung, score, vertex
 from edgewise.rehearsal.learning_rate import _Search
 
 
@@ -62,39 +62,26 @@ def test_the_edge_lies_below_the_first_rate_that_was_too_large() -> None:
     assert between([4.0, 8.0], [True, True], 2.0) == (2.0, 4.0)
 
 
-@pytest.mark.parametrize(
-    "end, middle, found",
-    [
-        (1 + 3 * NOISE, 1.0, None),
-        (1 + NOISE, 1.0, True),
-        (1.0, 1.0, True),
-        (1 - NOISE, 1.0, True),
-        (1 - 3 * NOISE, 1 - 3 * NOISE, False),
-        (math.nan, 1.0, None),
-    ],
-)
-def test_steps_are_too_few_where_the_loss_stayed_within_twice_its_noise(
-    end: float, middle: float, found: bool | None
-) -> None:
-    assert too_few(1.0, middle, end) is found
-    assert too_few(-1.0, middle - 2, end - 2) is found  # the noise is a share of the size, not of the sign
+def test_lower_rates_are_tried_before_none_is_said_to_learn() -> None:
+    """After one rate on either side the ladder goes down, farther each time; a rate that diverged is not passed."""
+    steps: dict[float, Rung] = {}
+    while (rung := next_rung(steps, 6)) is not None:
+        steps[rung] = Rung(1.0 + abs(rung), False, learned=False)
+    assert list(steps) == [0, -1, 1, -3, -6, -10]
+    diverged = {0.0: Rung(9.0, True, False), -1.0: Rung(8.0, True, False), -2.0: Rung(7.0, True, False)}
+    assert next_rung(diverged, 6) == -4.0
+    assert next_rung({0.0: Rung(1.0, False), -1.0: Rung(2.0, False), 1.0: Rung(2.0, True)}, 6) == 0.5
+
+
+def test_a_tie_goes_to_the_smaller_rate() -> None:
+    level = {0.0: Rung(1.0, False), 1.0: Rung(1.0 - 0.9 * TIE, False), 2.0: Rung(3.0, False)}
+    assert lowest(level) == 0.0 and lowest({**level, 1.0: Rung(1.0 - 1.1 * TIE, False)}) == 1.0
+    assert vertex([1.0, 2.5, 6.25], [1.0, 1.0 - 0.9 * TIE, 3.0]) == 1.0
 
 
 def test_a_score_is_the_loss_in_units_of_its_noise_and_the_distance_from_what_was_known() -> None:
-    assert score(1e-3, 2.0, -4.0, 1e-3) == pytest.approx(2.0 / (4 * NOISE))
+    assert score(1e-3, 2.0, 4.0, 1e-3) == pytest.approx(2.0 / (4 * NOISE))
     assert score(1e-3 * math.e, 0.0, 1.0, 1e-3, width=0.5) == pytest.approx(2.0)
-
-
-@pytest.mark.parametrize(
-    ("extended", "level", "share"),
-    [(False, 0.5, 0.8), (True, 2.0, 0.8), (True, 0.5, 0.25**0.75), (True, 0.0, 0.1)],
-)
-def test_what_is_nearly_learned_wants_less_of_the_best_rate(
-    extended: bool, level: float, share: float
-) -> None:
-    """Four fifths of it; after a longer rehearsal (loss left / first loss)^(3/4) of it, but a tenth at least."""
-    search = SimpleNamespace(extended=extended, start=SimpleNamespace(loss=2.0))
-    assert _Search._shade(search, level) == pytest.approx(share)  # type: ignore[arg-type]
 
 
 def test_ctrl_c_is_raised_as_itself_where_one_process_trains() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import json
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -57,14 +57,19 @@ EPILOG = (
 @click.option(
     "--warmup", type=int, default=0, show_default=True, metavar="K", help="Steps of linear warm-up."
 )
-@click.option("--steps", type=int, default=20, show_default=True, metavar="N", help="Steps of one rehearsal.")
-@click.option("--rates", type=int, default=6, show_default=True, metavar="N", help="Rehearsals at most.")
 @click.option(
-    "--longer/--no-longer",
-    default=True,
-    show_default=True,
-    help="Where these steps turn out to be too few, take three times as many.",
+    "--schedule",
+    type=click.Choice(["constant", "linear", "cosine"]),
+    help="What the rate does after the warm-up.  [default: not decided]",
 )
+@click.option("--clip", type=float, metavar="NORM", help="The largest norm of a gradient, as in training.")
+@click.option(
+    "--accumulate", type=int, default=1, show_default=True, metavar="K", help="Batches that make one step."
+)
+@click.option("--own", type=float, metavar="RATE", help="Your own rate: it is rehearsed first.")
+@click.option("--steps", type=int, default=10, show_default=True, metavar="N", help="Steps of one rehearsal.")
+@click.option("--rates", type=int, default=6, show_default=True, metavar="N", help="Rehearsals at most.")
+@click.option("--resume", metavar="FILE", help="Keep finished rehearsals in FILE and use those in it.")
 @click.option("--seed", type=int, default=0, show_default=True, metavar="K", help="Of weights and dropout.")
 @click.option(
     "--figure", metavar="F", help="Draw loss, stream and tokens against the rate (.png, .svg, .pdf)."
@@ -75,24 +80,19 @@ def rate(
     batch: str | None,
     loss: str | None,
     optimizer: str,
-    warmup: int,
-    steps: int,
-    rates: int,
-    longer: bool,
-    seed: int,
     figure: str | None,
     as_json: bool,
+    **options: Any,
 ) -> int:
     """Rehearse learning rates on copies of a model and name one to train with."""
     path = figure_path(figure)
     with prints_aside():
         with ProgressBar("importing torch") as bar:
             bar.say(f"building {source}")
-            model = _model(source, seed)
-            batches, notes = _batches(model, batch, steps, seed)
+            model = _model(source, options["seed"])
+            batches, notes = _batches(model, batch, options)
             choice = _optimizer(optimizer)
             function = None if loss is None else load_function("loss", loss, "a function of (model, batch)")
-        options = {"warmup": warmup, "steps": steps, "rates": rates, "longer": longer, "seed": seed}
         answer, prospect = _rehearse(model, batches, function, choice, notes, options)
         if path is not None:
             from edgewise import present as view
@@ -125,7 +125,7 @@ def _rehearse(
     from edgewise.rehearsal import learning_rate, outlook
     from edgewise.rehearsal.ladder import describe_cost
 
-    click.echo(f"{describe_cost(options['steps'], options['rates'], options['longer'])}, on copies", err=True)
+    click.echo(f"{describe_cost(options['steps'], options['rates'])}, on copies", err=True)
     where = ModelMap(model)
     answer = learning_rate(where, batches, loss, optimizer=optimizer, **options)
     answer = replace(answer, notes=(*answer.notes, *notes))
@@ -154,15 +154,14 @@ def _model(source: str, seed: int) -> nn.Module:
     return seeded(target.factory, seed)
 
 
-def _batches(model: nn.Module, text: str | None, steps: int, seed: int) -> tuple[Batch, tuple[str, ...]]:
+def _batches(model: nn.Module, text: str | None, options: Document) -> tuple[Batch, tuple[str, ...]]:
     """Return the batches of `--batch`, else synthetic ones."""
     batches = load_batches(text)
     if batches is not None:
-        return batches.several(seed), ()
-    from edgewise.rehearsal.ladder import LONGER
+        return batches.several(options["seed"]), ()
     from edgewise.rehearsal.short_training import FRESH, NOTE, synthetic_batches
 
-    return synthetic_batches(model, LONGER * steps + FRESH), (NOTE,)
+    return synthetic_batches(model, options["steps"] * options["accumulate"] * 4 + FRESH), (NOTE,)
 
 
 def _optimizer(name: str) -> Command | None:

@@ -199,7 +199,6 @@ def _rated(device: torch.device) -> tuple[str, str]:
             _small_loss,
             steps=20,
             rates=4,
-            longer=False,
             progress=False,
         ).best
         for place in (device, torch.device("cpu"))

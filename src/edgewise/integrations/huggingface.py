@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ from edgewise.models.state import random_streams
 from edgewise.monitor.watch import Watch
 from edgewise.progress import Tell
 from edgewise.rehearsal.learning_rate import learning_rate
-from edgewise.rehearsal.rate import Rate
+from edgewise.rehearsal.rate import Rate, schedule_named
 
 Base: Any = object  # without transformers the class exists, and raises when it is made
 if find_spec("transformers") is not None:
@@ -80,19 +79,17 @@ class HuggingFaceCallback(WatchingCallback, Base):
 
 
 def learning_rate_for_trainer(
-    trainer: Any, *, steps: int = 20, rates: int = 6, seed: int = 0, progress: Tell | bool | None = None
+    trainer: Any, *, steps: int = 10, rates: int = 6, seed: int = 0, progress: Tell | bool | None = None
 ) -> Rate:
     """Return the rate for `TrainingArguments.learning_rate`, rehearsed as this Trainer would train.
 
-    trainer   a transformers.Trainer before `train()`; it is not changed. Optimizer, accumulation, clipping and half
-              precision are read from its arguments, batches from its loader, the loss from its `compute_loss`
+    trainer   a transformers.Trainer before `train()`; it is not changed. Optimizer, rate, warm-up, schedule,
+              accumulation, clipping and half precision are read from its arguments, batches from its loader, the loss
+              from its `compute_loss`
     steps     of one rehearsal
-    rates     rehearsals at most
+    rates     as in `edgewise.learning_rate`
     seed      of dropout
     progress  as in `edgewise.learning_rate`
-
-    Warm-up shorter than a rehearsal is rehearsed; a longer one is left out, because its first steps say nothing about
-    the rate at its end, and a note says so.
     """
     arguments = getattr(trainer, "args", None)
     if arguments is None or not hasattr(trainer, "get_train_dataloader"):
@@ -101,10 +98,9 @@ def learning_rate_for_trainer(
         )
     if trainer.train_dataset is None:
         raise BadInput("this Trainer has no train_dataset, so there is nothing to rehearse on.")
-    warmup, note = _warmup(arguments, steps)
     with random_streams():
         loader = trainer.get_train_dataloader()
-        rate = learning_rate(
+        return learning_rate(
             trainer.model,
             loader,
             lambda model, batch: trainer.compute_loss(model, trainer._prepare_inputs(copy.copy(batch))),
@@ -112,13 +108,14 @@ def learning_rate_for_trainer(
             rates=rates,
             seed=seed,
             optimizer=lambda model: _optimizer(trainer, model),
-            warmup=warmup,
+            warmup=_warmup(arguments, loader),
+            schedule=schedule_named(str(arguments.lr_scheduler_type)),
+            own=arguments.learning_rate or None,
             progress=progress,
             accumulate=arguments.gradient_accumulation_steps,
             clip=arguments.max_grad_norm or None,
             autocast=torch.bfloat16 if arguments.bf16 else torch.float16 if arguments.fp16 else None,
         )
-    return replace(rate, notes=(*rate.notes, note)) if note else rate
 
 
 def _optimizer(trainer: Any, model: nn.Module) -> torch.optim.Optimizer:
@@ -136,11 +133,11 @@ def _optimizer(trainer: Any, model: nn.Module) -> torch.optim.Optimizer:
         trainer.optimizer = own
 
 
-def _warmup(arguments: Any, steps: int) -> tuple[int, str]:
+def _warmup(arguments: Any, loader: Any) -> int:
+    """Return its steps; below one it is a share of all steps."""
     wanted = float(arguments.warmup_steps)
-    if wanted < 1:
-        total = arguments.max_steps
-        wanted = wanted * total if total > 0 else wanted * 10**6  # a share of epochs: long
-    if wanted <= steps:
-        return int(wanted), ""
-    return 0, f"the warm-up is longer than the {steps} steps of a rehearsal and was left out"
+    if wanted >= 1 or wanted == 0:
+        return int(wanted)
+    steps = len(loader) / arguments.gradient_accumulation_steps if hasattr(loader, "__len__") else 10**6
+    total = arguments.max_steps if arguments.max_steps > 0 else steps * arguments.num_train_epochs
+    return round(wanted * total)

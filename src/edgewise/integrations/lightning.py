@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from edgewise.errors import BadInput
 from edgewise.integrations.callback import WatchingCallback
 from edgewise.rehearsal.learning_rate import learning_rate
-from edgewise.rehearsal.rate import Rate
+from edgewise.rehearsal.rate import Rate, schedule_named
 from edgewise.rehearsal.short_training import FRESH
 
 Base: Any = object  # without Lightning the class exists, and raises when it is made
@@ -83,11 +83,11 @@ class RehearseLearningRate(Base):
     steps, rates, seed  as in `edgewise.learning_rate`
     update              set the rates of the optimizer, and the attribute `lr` or `learning_rate` of the module
 
-    After `fit` has begun, `callback.rate` is the `Rate`. Accumulation and clipping are the Trainer's. Manual
-    optimization and several optimizers raise `BadInput`.
+    After `fit` has begun, `callback.rate` is the `Rate`. Accumulation, clipping, schedule and your own rate are those
+    of the Trainer and its optimizer. Manual optimization and several optimizers raise `BadInput`.
     """
 
-    def __init__(self, *, steps: int = 20, rates: int = 6, seed: int = 0, update: bool = True) -> None:
+    def __init__(self, *, steps: int = 10, rates: int = 6, seed: int = 0, update: bool = True) -> None:
         if Base is object:
             raise BadInput(
                 "RehearseLearningRate needs lightning, which is not installed. Install it with pip."
@@ -107,7 +107,8 @@ class RehearseLearningRate(Base):
             )
         (optimizer,) = trainer.optimizers
         accumulate = int(trainer.accumulate_grad_batches)
-        rows = list(islice(iter(trainer.train_dataloader), self.steps * accumulate + FRESH))
+        rows = list(islice(iter(trainer.train_dataloader), self.steps * self.rates * accumulate + FRESH))
+        schedulers = [type(config.scheduler).__name__ for config in trainer.lr_scheduler_configs]
         by_norm = trainer.gradient_clip_algorithm in (None, "norm")
         self.rate = learning_rate(
             pl_module,
@@ -119,6 +120,7 @@ class RehearseLearningRate(Base):
             seed=self.seed,
             accumulate=accumulate,
             clip=(trainer.gradient_clip_val or None) if by_norm else None,
+            schedule=schedule_named(*schedulers[:1]),
         )
         if self.update and self.rate.best is not None:
             _set(trainer, optimizer, pl_module, self.rate)

@@ -11,7 +11,7 @@ from edgewise.nouns.card import Card, CardTable, Curve, Panel, Sheet
 from edgewise.nouns.verdict import Outcome
 from edgewise.present.wording import whole_sentence
 from edgewise.rehearsal.prospect import Outlook, Prospect, outlook
-from edgewise.rehearsal.rate import Rate, Rehearsal, cost, edge, format_rate
+from edgewise.rehearsal.rate import Rate, Rehearsal, cost, edge, format_rate, own
 
 
 def learning_rates(rate: Rate) -> Sheet:
@@ -101,6 +101,7 @@ def rate_card(rate: Rate, prospect: Outlook | None = None) -> Card:
     span = ""
     if forecast.rate is not None and rate.low is not None and rate.high is not None:
         span = f"({format_rate(rate.low)} to {format_rate(rate.high)})  "
+    notes = map(whole_sentence, rate.notes)
     rows = [("start", f"{rate.start.loss:#.3g}", "")]
     for each in rate.rehearsals:
         loss = f"{each.loss:#.3g}" if math.isfinite(each.loss) else "none"
@@ -111,9 +112,7 @@ def rate_card(rate: Rate, prospect: Outlook | None = None) -> Card:
         nothing if forecast.rate is None else f"use {format_rate(forecast.rate)}",
         OUTCOMES.get(forecast.prospect, Outcome.UNDECIDED),
         reasons=(f"{span}{rate.optimizer}, {warmup}",),
-        sentences=tuple(
-            filter(None, (forecast.sentence, *edge(rate), *map(whole_sentence, rate.notes), forecast.cure))
-        ),
+        sentences=tuple(filter(None, (*own(rate), forecast.sentence, *edge(rate), *notes, forecast.cure))),
         tables=(CardTable(("rate", "loss", ""), tuple(rows), "rates"),),
         figures=learning_rates(rate).panels,
         notes=(cost(rate),),

@@ -1,4 +1,4 @@
-"""Loss of the best constant answer, the baseline of a network that ignores its input.
+"""Loss of the best constant answer, the baseline of a network that ignores its input, and the least that labels allow.
 
 For classes and tokens that is the entropy of the labels' frequencies, for numbers the variance of the targets. The
 labels are those that the loss itself uses: its call of a loss of torch is caught, and given the same prediction for
@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -21,49 +22,15 @@ from torch.overrides import TorchFunctionMode
 
 from edgewise.files import Document
 from edgewise.landscape.evaluation import Batch, Loss
-from edgewise.rehearsal.ladder import NOISE
+from edgewise.rehearsal.ladder import Guess
 
 CLASSES = (F.cross_entropy, F.nll_loss)  # their predictions have the classes in the second dimension
 BINARY = (F.binary_cross_entropy_with_logits, F.binary_cross_entropy)
 NUMBERS = (F.mse_loss, F.l1_loss, F.smooth_l1_loss, F.huber_loss)
 LOSSES = (*CLASSES, *BINARY, *NUMBERS)
 ITERATIONS = 50
-# Of the way from equal odds to the frequencies: what is left of it where a network counts as there.
-NEAR = 0.1
+TINY = 1e-9  # odds of what is not so, in place of zero
 UNKNOWN = "it could not be compared with guessing: {}"
-
-
-@dataclass(frozen=True)
-class Guess:
-    """The loss of the best constant answer on the fresh batches; `loss` is None if it was not found, and why.
-
-    uniform  that of equal odds for all labels; None if the answers are numbers
-    """
-
-    loss: float | None
-    words: str = ""  # what such an answer is
-    why: str = ""
-    uniform: float | None = None
-
-    def beaten(self, loss: float) -> bool:
-        """Return whether a loss is below that of guessing by more than its noise (as `Rate.learned`).
-
-        True where unknown.
-        """
-        return self.loss is None or loss < self.loss - NOISE * abs(self.loss)
-
-    def on_the_way(self, loss: float, start: float) -> bool:
-        """Return whether a network has learned a part of the frequencies so far: with many labels that takes more
-        steps.
-        """
-        if self.loss is None or self.uniform is None or start - loss < 2 * NOISE * abs(start):
-            return False
-        away = max(NOISE * abs(self.loss), NEAR * (self.uniform - self.loss))
-        return self.loss + away < loss < self.uniform - NOISE * abs(self.uniform)
-
-    def near(self, loss: float) -> bool:
-        """Return whether a loss is that of guessing, within twice its noise."""
-        return self.loss is not None and abs(loss - self.loss) <= 2 * NOISE * abs(self.loss)
 
 
 @dataclass(frozen=True)
@@ -82,16 +49,39 @@ class TorchLossCall:
 
     def at(self, constant: Tensor) -> Tensor:
         """Return the loss of the same prediction for all samples."""
-        result: Tensor = self.function(self.answer(constant), *self.rest, **self.options)
-        return result
-
-    def answer(self, constant: Tensor) -> Tensor:
         value = constant
         if self.function is F.nll_loss:
             value = F.log_softmax(value, 0)
         elif self.function is F.binary_cross_entropy:
             value = torch.sigmoid(value)
-        return _expanded(value, self.prediction, self.dimension)
+        return self.of(_expanded(value, self.prediction, self.dimension))
+
+    def of(self, prediction: Tensor) -> Tensor:
+        """Return the loss of another prediction."""
+        result: Tensor = self.function(prediction, *self.rest, **self.options)
+        return result
+
+    def of_labels(self) -> Tensor:
+        """Return the loss of the labels themselves as the prediction: the least that any network can reach."""
+        target = self.rest[0] if self.rest else self.options["target"]
+        if self.function in NUMBERS:
+            return self.of(target.to(self.prediction).expand(self.prediction.shape))
+        if self.function is F.binary_cross_entropy:
+            return self.of(target.to(self.prediction))
+        if self.function is F.binary_cross_entropy_with_logits:
+            return self.of(torch.logit(target.double(), eps=TINY).to(self.prediction))
+        if target.dtype.is_floating_point:
+            odds = target.to(self.prediction)
+        else:
+            classes, axis = self.prediction.shape[self.dimension], self.dimension
+            known = target.clamp(0, classes - 1)
+            odds = torch.zeros_like(self.prediction).scatter_(axis, known.unsqueeze(axis), 1.0)
+        smooth = self.options.get("label_smoothing", 0.0)
+        odds = odds * (1 - smooth) + smooth / self.prediction.shape[self.dimension]
+        return self.of(odds.clamp_min(TINY).log())
+
+
+Answer = Callable[[TorchLossCall], Tensor]
 
 
 def _expanded(constant: Tensor, like: Tensor, dimension: int) -> Tensor:
@@ -103,12 +93,12 @@ def _expanded(constant: Tensor, like: Tensor, dimension: int) -> Tensor:
 
 
 class _Catch(TorchFunctionMode):
-    """Keeps every call of a loss of torch, or gives it constant predictions in turn."""
+    """Keeps every call of a loss of torch, or answers it in turn by another prediction."""
 
-    def __init__(self, constants: Sequence[Tensor] = ()) -> None:
+    def __init__(self, answers: Sequence[Answer] = ()) -> None:
         super().__init__()
         self.calls: list[TorchLossCall] = []
-        self.constants = constants
+        self.answers = answers
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         options = dict(kwargs or {})
@@ -118,8 +108,8 @@ class _Catch(TorchFunctionMode):
         prediction = options.pop("input") if named else args[0]
         call = TorchLossCall(func, prediction.detach(), args if named else args[1:], options)
         self.calls.append(call)
-        if len(self.calls) <= len(self.constants):
-            return call.at(self.constants[len(self.calls) - 1])
+        if len(self.calls) <= len(self.answers):
+            return self.answers[len(self.calls) - 1](call)
         return func(prediction, *call.rest, **options)
 
 
@@ -145,20 +135,29 @@ def _by_calls(model: nn.Module, loss: Loss, batches: Sequence[Batch]) -> Guess |
     if not count:
         return None
     constants = [_best_of([row[k] for row in calls]) for k in range(count)]
-    best = _with_constants(model, loss, batches, constants)
+    best = _answered(model, loss, batches, [partial(TorchLossCall.at, constant=c) for c in constants])
+    floor = _floor(model, loss, batches, count)
     if any(call.function in NUMBERS for row in calls for call in row[:count]):
-        return _checked(best, "the best constant answer")
-    uniform = _with_constants(model, loss, batches, [torch.zeros_like(constant) for constant in constants])
-    return replace(_checked(best, "guessing frequencies"), uniform=uniform)
+        return replace(_checked(best, "the best constant answer"), floor=floor)
+    equal = [partial(TorchLossCall.at, constant=torch.zeros_like(constant)) for constant in constants]
+    uniform = _answered(model, loss, batches, equal)
+    return replace(_checked(best, "guessing frequencies"), uniform=uniform, floor=floor)
 
 
-def _with_constants(
-    model: nn.Module, loss: Loss, batches: Sequence[Batch], constants: Sequence[Tensor]
-) -> float:
+def _floor(model: nn.Module, loss: Loss, batches: Sequence[Batch], count: int) -> float | None:
+    """Return the loss of the labels themselves; None if they do not stand in for a prediction."""
+    try:
+        value = _answered(model, loss, batches, [TorchLossCall.of_labels] * count)
+    except (RuntimeError, KeyError, AttributeError):  # labels in another shape than the predictions
+        return None
+    return value if math.isfinite(value) else None
+
+
+def _answered(model: nn.Module, loss: Loss, batches: Sequence[Batch], answers: Sequence[Answer]) -> float:
     """Return the mean loss with these in place of the predictions, in the order of the calls."""
     total = 0.0
     for batch in batches:
-        with torch.no_grad(), _Catch(constants):
+        with torch.no_grad(), _Catch(answers):
             total += float(loss(model, batch))
     return total / len(batches)
 

@@ -11,14 +11,59 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 FACTOR = 2.5
+LEFT = 0.005  # of what there is to learn: so far below the best constant answer a network has left it
 NOISE = 0.02  # of the loss at the start: a smaller difference between two rates says little
 # in log rate, how far the best rate is from where the stream or the curvature puts it
-WIDTH, WIDTH_SGD = 0.7, 1.5
-# Of the fall in the first half: if the second falls by more, these steps are not yet the training.
-SPEEDING = 0.6
-# Chosen on the networks of experiments/learning_rate/horizon.py, before those of second_population.py were trained.
-LONGER, LONG_RATES = 3, 4  # times the steps, and rates at most, if the usual ones turn out to be too few
-LOOKED_AT = 2  # rehearsals that can say so: the first that does not raise the loss
+WIDTH, WIDTH_SGD = 0.5, 1.5
+# Of the way from equal odds to the frequencies: what is left of it where a network counts as there.
+NEAR = 0.1
+TIE = 0.25  # of a score: a smaller rate that is no farther behind is taken
+AGREE = 1.25  # so close to the limit of stability, a rehearsal is too short to tell stable from not
+BRACKET = 3  # rehearsals that the best rate takes: itself and one on either side
+
+
+@dataclass(frozen=True)
+class Guess:
+    """The loss of the best constant answer on the fresh batches; `loss` is None if it was not found, and why.
+
+    uniform  that of equal odds for all labels; None if the answers are numbers
+    floor    that of the labels themselves as the answer; None if it was not found
+    """
+
+    loss: float | None
+    words: str = ""  # what such an answer is
+    why: str = ""
+    uniform: float | None = None
+    floor: float | None = None
+
+    @property
+    def scale(self) -> float | None:
+        """From guessing down to what the labels allow: what there is to learn from the input; None if unknown."""
+        if self.loss is None:
+            return None
+        span = abs(self.loss) if self.floor is None else self.loss - self.floor
+        return span if span > 0 else None
+
+    def beaten(self, loss: float) -> bool:
+        """Return whether a loss is below that of guessing (as `Rate.learned`); True where unknown.
+
+        The best constant answer is that of these very batches, so little is enough.
+        """
+        return self.loss is None or loss < self.loss - LEFT * (self.scale or 0.0)
+
+    def on_the_way(self, loss: float, start: float) -> bool:
+        """Return whether a network has learned a part of the frequencies so far: with many labels that takes more
+        steps.
+        """
+        noise = NOISE * (self.scale or 0.0)
+        if self.loss is None or self.uniform is None or start - loss < 2 * noise:
+            return False
+        away = max(noise, NEAR * (self.uniform - self.loss))
+        return self.loss + away < loss < self.uniform - noise
+
+    def near(self, loss: float) -> bool:
+        """Return whether a loss is that of guessing, within twice its noise."""
+        return self.loss is not None and abs(loss - self.loss) <= 2 * NOISE * (self.scale or 0.0)
 
 
 @dataclass(frozen=True)
@@ -27,40 +72,31 @@ class Rung:
 
     score: float
     too_large: bool
+    learned: bool = True  # it left the loss of guessing, or got there from above
 
 
-def score(rate: float, loss: float, start_loss: float, centre: float, width: float = WIDTH) -> float:
-    """Return loss / (NOISE start) + log(rate / center)^2 / (2 width^2), lower is better.
+def score(rate: float, loss: float, scale: float, centre: float, width: float = WIDTH) -> float:
+    """Return loss / (NOISE scale) + log(rate / center)^2 / (2 width^2), lower is better.
 
+    scale  what there is to learn from the input, else the size of the first loss
     Where a few steps tell rates apart the losses decide; if they do not, what was known before any step does.
     """
-    return loss / (NOISE * abs(start_loss)) + math.log(rate / centre) ** 2 / (2 * width**2)
-
-
-def too_few(start: float, middle: float, end: float, steady: bool = True) -> bool | None:
-    """Return whether the loss hardly fell, or at a steady rate still falls as fast in the second half.
-
-    None if it rose.
-
-    >>> too_few(2.3, 2.2, 1.9), too_few(3.3, 2.9, 2.8), too_few(2.3, 2.4, 2.9)
-    (True, False, None)
-    """
-    noise = 2 * NOISE * abs(start)
-    if not end <= start + noise:
-        return None
-    return bool(start - end < noise or (steady and middle - end >= SPEEDING * (start - middle)))
+    return loss / (NOISE * scale) + math.log(rate / centre) ** 2 / (2 * width**2)
 
 
 def next_rung(steps: Mapping[float, Rung], most: int) -> float | None:
     """Return the next rung k, None when the minimum is inside and the edge is known, or the budget is used up.
 
-    A rung between two others (half a step of the ladder) narrows the edge.
+    A rung between two others (half a step of the ladder) narrows the edge. While no rung has learned, the next ones
+    lie below all others, farther apart each time.
     """
     if len(steps) >= most:
         return None
     if not steps:
         return 0.0
     low, high = min(steps), max(steps)
+    if not any(step.learned for step in steps.values()) and (len(steps) >= BRACKET or steps[high].too_large):
+        return low - max(1, len(steps) - BRACKET + 2)
     best = lowest(steps)
     if best is None:
         return low - 1
@@ -76,9 +112,9 @@ def next_rung(steps: Mapping[float, Rung], most: int) -> float | None:
 
 
 def lowest(steps: Mapping[float, Rung]) -> float | None:
-    """Return the rung of the lowest score; None if none is finite."""
+    """Return the rung of the lowest score, the smaller one of a tie; None if none is finite."""
     finite = {k: step.score for k, step in steps.items() if math.isfinite(step.score)}
-    return min(finite, key=lambda k: finite[k]) if finite else None
+    return min(k for k in finite if finite[k] <= min(finite.values()) + TIE) if finite else None
 
 
 def vertex(rates: Sequence[float], scores: Sequence[float]) -> float | None:
@@ -91,7 +127,8 @@ def vertex(rates: Sequence[float], scores: Sequence[float]) -> float | None:
     ]
     if not finite:
         return None
-    k = min(range(len(finite)), key=lambda i: finite[i][1])
+    least = min(value for _, value in finite)
+    k = next(i for i, (_, value) in enumerate(finite) if value <= least + TIE)
     if not 0 < k < len(finite) - 1:
         return finite[k][0]
     (x0, y0), (x1, y1), (x2, y2) = ((math.log(rate), score) for rate, score in finite[k - 1 : k + 2])
@@ -113,26 +150,15 @@ def between(rates: Sequence[float], too_large: Sequence[bool], best: float) -> t
     return (below[-1] if below else best, above[0])
 
 
-def most_steps(steps: int, rates: int, longer: bool) -> int:
-    """Return training steps at most, all rehearsals together.
-
-    >>> most_steps(20, 6, False), most_steps(20, 6, True)
-    (120, 280)
-    """
-    usual = steps * rates
-    return max(usual, steps * (LOOKED_AT + LONGER * min(rates, LONG_RATES))) if longer else usual
+def edge_between(bracket: tuple[float, float], limit: float | None) -> float:
+    """Return the edge inside a bracket: the limit by curvature if the two agree, else the middle."""
+    low, high = bracket
+    return limit if limit is not None and low <= limit <= AGREE * high else math.sqrt(low * high)
 
 
-def describe_cost(steps: int, rates: int, longer: bool) -> str:
-    """Return the cost as text.
-
-    >>> describe_cost(20, 6, True)
-    'at most 120 training steps (280 if 20 at a time turn out to be too few)'
-    """
-    more = (
-        f" ({most_steps(steps, rates, True)} if {steps} at a time turn out to be too few)" if longer else ""
-    )
-    return f"at most {steps * rates} training steps{more}"
+def describe_cost(steps: int, rates: int) -> str:
+    """Return the cost as text."""
+    return f"at most {steps * rates} training steps"
 
 
 def duration(seconds: float) -> str:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from pathlib import Path
 
 import torch
 from torch import nn
@@ -18,10 +19,8 @@ from edgewise.models.state import random_streams
 from edgewise.progress import Tell, progress_bar
 from edgewise.rehearsal.baseline import UNKNOWN
 from edgewise.rehearsal.ladder import (
+    BRACKET,
     FACTOR,
-    LONG_RATES,
-    LONGER,
-    LOOKED_AT,
     NOISE,
     WIDTH,
     WIDTH_SGD,
@@ -29,10 +28,9 @@ from edgewise.rehearsal.ladder import (
     between,
     describe_cost,
     duration,
-    most_steps,
+    edge_between,
     next_rung,
     score,
-    too_few,
     vertex,
 )
 from edgewise.rehearsal.optimizers import (
@@ -43,9 +41,18 @@ from edgewise.rehearsal.optimizers import (
     largest_curvature,
     sgd_limit,
 )
-from edgewise.rehearsal.rate import Moment, Rate, Rehearsal, format_rate, with_reasons
+from edgewise.rehearsal.rate import (
+    RANGE,
+    Moment,
+    Rate,
+    Rehearsal,
+    departed,
+    format_rate,
+    with_reasons,
+)
 from edgewise.rehearsal.short_training import (
     NO_GRADIENT,
+    KeptRehearsals,
     ModelCopies,
     TrainingSettings,
     first_batches,
@@ -60,14 +67,17 @@ from edgewise.rehearsal.validation import Validation
 # Times the square root of the rate that moves the stream by its own size: the start of the ladder.
 STREAM = 0.11
 CURVATURE = 0.15  # of the rate at which curvature makes SGD unstable: where its ladder starts
-SHADE = 0.8  # of the best rate of a rehearsal: a whole training wants less than its first steps
-# Chosen on the networks of experiments/learning_rate/horizon.py, before those of second_population.py were trained.
-# Power of (loss / first loss) that shades a longer rehearsal: what is nearly learned wants less.
-NEAR_THE_END = 0.75
-LEAST = 0.1  # of the best rate of a rehearsal, in any case
+# Of the best rate of a rehearsal: a whole training at a constant rate wants less than its first steps.
+# Chosen on nine networks (`DEVELOPMENT` in experiments/learning_rate/scheduled_population.py).
+SHADE = {"constant": 0.625, "linear": 1.25, "cosine": 1.25}
+FAST, LEAST = (
+    3.0,
+    0.25,
+)  # power of the share that is left to learn, and the least that comes of it: what is learned
+# within a rehearsal wants less
 SAFE = 0.7  # of the edge: never advised above this
-RANGE = 2.0  # the advice is a factor
-AGREE = 1.25  # so close to the limit of stability, a rehearsal is too short to tell stable from not
+NEIGHBOR = 1.2  # rungs up to which the ladder starts from the user's own rate
+POST_DEPTH = 6  # blocks with the norm on the sum, from which on a ladder starts lower, in proportion
 NUDGE = 1e-5  # rate of the one step that measures how far a unit of rate moves the stream
 
 
@@ -78,13 +88,15 @@ def learning_rate(
     *,
     optimizer: OptimizerSource | None = None,
     warmup: int = 0,
-    steps: int = 20,
+    schedule: str | None = None,
+    own: float | None = None,
+    steps: int = 10,
     rates: int = 6,
     seed: int = 0,
     accumulate: int = 1,
     clip: float | None = None,
     autocast: torch.dtype | None = None,
-    longer: bool = True,
+    resume: str | Path | None = None,
     progress: Tell | bool | None = None,
 ) -> Rate:
     """Return the rate at which this model learns best in its first steps, tried on copies; the model is not touched.
@@ -95,18 +107,20 @@ def learning_rate(
     loss        a function of (model, batch) that returns one number; default: the loss that the model returns
     optimizer   a class of torch.optim, a function of the model that makes one, or an optimizer whose settings are
                 taken; parameter groups keep the ratios of their rates. Default: AdamW(betas=(0.9, 0.95))
-    warmup      steps of a linear warm-up
-    steps       of one rehearsal
-    rates       rehearsals at most; `steps * rates` is what it can cost, and one gradient
+    warmup      steps of a linear warm-up; one that is longer than a rehearsal is left out
+    schedule    what the rate does afterwards: "constant", "linear" or "cosine"; None if that is not decided
+    own         the user's own rate, which is rehearsed first; by default that of an optimizer that is given
+    steps       of one rehearsal; one that stays at the loss of guessing is continued
+    rates       rehearsals; `steps * rates` training steps is what all of it can cost, and one gradient
     seed        of dropout and other random numbers inside the model
     accumulate  batches whose gradients make one step
     clip        the largest norm of a gradient, as in training
     autocast    torch.bfloat16 or torch.float16 where training runs in half precision
-    longer      rehearse again with three times the steps, four rates at most, if the first rehearsal hardly lowers
-                the loss or the loss is still speeding up at its end: then a few steps say little about the rate
+    resume      a file that keeps every finished rehearsal; those that it has are not trained again
     progress    a function of the fraction done; True or False for a bar or none; None for one on a terminal
 
-    No rate is named (`best` is None, `reason` says why) if none leaves the loss of the best constant answer.
+    No rate is named (`best` is None, `reason` says why) if none leaves the loss of the best constant answer, or if
+    these steps hardly changed the loss.
     Model, optimizer, random streams, modes, gradients and the batches' own generators are as before afterwards. Ctrl-C
     ends it with what was learned so far, once a rate is finished. Processes that train together agree on the rate.
 
@@ -118,25 +132,47 @@ def learning_rate(
     """
     where = model if isinstance(model, ModelMap) else None
     module = model.model if isinstance(model, ModelMap) else model
-    _refuse(module, warmup, steps, rates, accumulate, clip, autocast)
+    _refuse(module, warmup, steps, rates, accumulate, clip, autocast, schedule, own)
     with deferred() as interrupts, random_streams():
         copies = ModelCopies(module, optimizer)
-        rows = first_batches(batches, steps * accumulate * (LONGER if longer else 1))
-        plans = [
-            TrainingSettings(
-                loss or own_loss,
-                split_batches(batches, rows, count, accumulate),
-                count,
-                warmup,
-                accumulate,
-                clip,
-                autocast,
-                seed,
-                copies.group,
-            )
-            for count in (steps, LONGER * steps)
-        ]
-        return _Search(copies, plans[0], rates, interrupts, plans[1] if longer else None, where).run(progress)
+        longest = steps * max(1, rates - BRACKET + 1)  # of one rehearsal, if it is continued
+        rows = first_batches(batches, longest * accumulate)
+        split = split_batches(batches, rows, longest, accumulate)
+        plan = TrainingSettings(
+            loss or own_loss,
+            split,
+            steps,
+            warmup if warmup <= steps else 0,
+            accumulate,
+            clip,
+            autocast,
+            seed,
+            copies.group,
+        )
+        search = _Search(copies, plan, rates, interrupts, where, None if resume is None else Path(resume))
+        search.schedule, search.own = schedule, own
+        if warmup > steps:
+            search.notes.append(f"{warmup} steps of warm-up are longer than a rehearsal and were left out")
+        return search.run(progress)
+
+
+def ladder_start(
+    model: nn.Module,
+    batches: Iterable[Batch],
+    loss: Loss | None = None,
+    *,
+    optimizer: OptimizerSource | None = None,
+    seed: int = 0,
+    accumulate: int = 1,
+    clip: float | None = None,
+    autocast: torch.dtype | None = None,
+) -> float:
+    """Return the rate at which the ladder of this model starts: one gradient and one small step, no training."""
+    with deferred() as interrupts, random_streams():
+        copies = ModelCopies(model, optimizer)
+        split = split_batches(batches, first_batches(batches, accumulate), 1, accumulate)
+        settings = (loss or own_loss, split, 1, 0, accumulate, clip, autocast, seed, copies.group)
+        return _Search(copies, TrainingSettings(*settings), BRACKET, interrupts)._prepare()
 
 
 class _Search:
@@ -148,75 +184,117 @@ class _Search:
         plan: TrainingSettings,
         most: int,
         interrupts: Interrupts,
-        long_plan: TrainingSettings | None = None,
         where: ModelMap | None = None,
+        resume: Path | None = None,
     ) -> None:
         self.copies, self.plan, self.most, self.interrupts = copies, plan, most, interrupts
-        self.long_plan, self.extended = long_plan, False
+        self.schedule: str | None = None
+        self.own: float | None = None
+        self.own_rehearsal: Rehearsal | None = None
+        # On other batches the largest rate that learned did so again, or failed and the curvature does not count.
+        self.confirmed = self.disproved = False
+        self.resume = resume
         self.validation = Validation(plan.loss, plan.batches.fresh, plan.over_processes, where)
         self.rehearsals: dict[float, Rehearsal] = {}  # by rung
-        self.passes, self.passes_before, self.began = 0, 0, time.perf_counter()
+        self.passes, self.began = 0, time.perf_counter()
         self.notes = list(plan.batches.notes)
         self.curvature: float | None = None
         self.limit: float | None = None
 
     def run(self, progress: Tell | bool | None) -> Rate:
-        self.centre = self._prepare()
-        cost = describe_cost(self.plan.steps, self.most, self.long_plan is not None)
-        title = f"rehearsing, {cost}, about {self._about()}"
+        self.centre = self.first = self._prepare()
+        self.kept = KeptRehearsals(
+            self.resume, self.plan.identity(self.optimizer, self.most, self.start.loss)
+        )
+        title = f"rehearsing, {describe_cost(self.plan.steps, self.most)}, about {duration(self.estimate)}"
         interrupted = False
         with progress_bar(progress, title) as tell:
             self.tell = tell
             try:
+                self._start_from_own()
                 self._climb()
-                if self.long_plan is not None and self._short:
-                    self._extend(self.long_plan)
+                self._confirm()
             except KeyboardInterrupt:
                 if not self.rehearsals:
                     raise
                 self.interrupts.exception, interrupted = None, True
         return self._answer(interrupted)
 
+    @property
+    def left(self) -> int:
+        """Training steps that may still be run."""
+        return self.most * self.plan.steps - self.passes
+
+    def _start_from_own(self) -> None:
+        """Put the user's own rate on the ladder, or rehearse it beside the ladder if it is far away."""
+        if self.own is None:
+            return
+        if abs(math.log(self.own / self.centre)) <= NEIGHBOR * math.log(FACTOR):
+            self.first = self.own
+        else:
+            self.own_rehearsal = self._rehearsed(self.own, self.plan)
+
     def _climb(self) -> None:
-        """Rehearse until the best rate is inside and the edge is known, or these steps turn out to be too few."""
-        while (rung := next_rung(self._known(), self.most)) is not None:
-            self._rehearse(rung, self.centre * FACTOR**rung)
-            if self.long_plan is not None and not self.extended and self._short:
+        """Rehearse until the best rate is inside and the edge is known; one rehearsal is left to confirm it."""
+        steps = self.plan.steps
+        while True:
+            known = self._known()
+            confirming = len(known) >= BRACKET and any(rung.too_large for rung in known.values())
+            rung = next_rung(known, len(known) + max(self.left // steps - confirming, 0))
+            if rung is None:
+                return
+            self.rehearsals[rung] = self._rehearsed(self.first * FACTOR**rung, self.plan, self._continued)
+
+    def _continued(self, rehearsal: Rehearsal) -> bool:
+        """Return whether a rehearsal is continued: the first one once, all while none has left the loss of guessing.
+
+        If that one does not fall any more, it stays on the plateau; the rate below it may leave it sooner.
+        """
+        steps, done = self.plan.steps, len(rehearsal.losses)
+        reserved = steps * max(0, BRACKET - 1 - len(self.rehearsals))
+        if self.left - reserved < steps - steps // 2 or departed(rehearsal, self._moment(), self.scale):
+            return False
+        falls = rehearsal.at(done - steps).loss - rehearsal.end > NOISE * self.scale
+        if not self.rehearsals and (done < 2 * steps or not falls):
+            return done < 2 * steps
+        return not any(map(self._learned, (rehearsal, *self.rehearsals.values())))
+
+    def _learned(self, rehearsal: Rehearsal) -> bool:
+        """Return whether it left the loss of guessing; where that is unknown, whether it changed the loss at all."""
+        if self.guess.loss is not None:
+            return self.guess.beaten(rehearsal.end)
+        return rehearsal.end < self.start.loss - 2 * NOISE * self.scale
+
+    def _confirm(self) -> None:
+        """Rehearse the largest rate that learned on other batches; if that fails, the next one below it."""
+        while self.left >= self.plan.steps:
+            rows = self._judged()
+            first = next((r.rate for r in rows if r.reason is not None), 0.0)
+            below = [rung for rung in self.rehearsals if self.rehearsals[rung].rate < first]
+            if not below or not any(self._learned(r) for r in rows):
+                return
+            rung = max(below)
+            again = self._rehearsed(self.rehearsals[rung].rate, self.plan.on_other_batches())
+            before, self.rehearsals = self.rehearsals, {**self.rehearsals, rung: again}
+            self.disproved = next(r for r in self._judged() if r.rate == again.rate).reason is not None
+            if not self.disproved:
+                self.rehearsals, self.confirmed = before, True
                 return
 
-    @property
-    def _short(self) -> bool:
-        """Return whether the first rehearsal that did not raise the loss was too short to compare rates by."""
-        first = list(self.rehearsals.values())[:LOOKED_AT]
-        steady = not self.plan.warmup  # else the loss speeds up because the rate does
-        rows = [too_few(self.start.loss, r.at(self.plan.half).loss, r.loss, steady) for r in first]
-        return not self.extended and next((row for row in rows if row is not None), False)
-
-    def _extend(self, plan: TrainingSettings) -> None:
-        """Begin again with more steps; what was learned is kept until the first of the longer ones is finished."""
-        before, self.extended = (self.plan, self.most, self.rehearsals), True
-        self.passes_before, self.plan, self.most, self.rehearsals = (
-            self.passes,
-            plan,
-            min(self.most, LONG_RATES),
-            {},
-        )
-        try:
-            self._climb()
-        except KeyboardInterrupt:
-            if not self.rehearsals:
-                self.plan, self.most, self.rehearsals = before
-            raise
-        self.notes += [note for note in plan.batches.notes if note not in self.notes]
-        self.notes.append(
-            f"after {before[0].steps} steps the loss had hardly fallen or was still speeding up, so rates were "
-            f"compared after {plan.steps}"
-        )
-
-    def _about(self) -> str:
-        longest = most_steps(self.plan.steps, self.most, True) / (self.most * self.plan.steps)
-        more = f" ({duration(longest * self.estimate)})" if self.long_plan is not None else ""
-        return duration(self.estimate) + more
+    def _rehearsed(
+        self,
+        rate: float,
+        plan: TrainingSettings,
+        continued: Callable[[Rehearsal], bool] = lambda _: False,
+    ) -> Rehearsal:
+        """Return the rehearsal at one rate, from the file of finished ones if it is there."""
+        kept = self.kept.get(rate, plan.seed)
+        if kept is not None:
+            self.passes += len(kept.losses)
+            return kept
+        with self.copies.open() as (model, optimizer):
+            arguments = (rate, plan, self.validation, self.start, self._step, continued)
+            return self.kept.put(rehearse(model, optimizer, *arguments), plan.seed)
 
     def _prepare(self) -> float:
         """Read the start, time a step, and say at which rate the ladder starts."""
@@ -236,6 +314,9 @@ class _Search:
                     "rate can be compared with another. Check the labels and what the loss counts."
                 )
             self.guess = self.validation.guess(model)
+            self.scale = self.guess.scale or abs(self.start.loss)
+            if self.own is None and self.copies.instance is not None:
+                self.own = rates.first
             unit, sgd = self._unit(model, optimizer, rates), is_sgd(optimizer)
         if self.validation.note:
             self.notes.append(
@@ -253,7 +334,8 @@ class _Search:
             except (BadInput, RuntimeError, NotImplementedError) as error:
                 self.notes.append(f"the curvature was not measured: {error}")
                 return CURVATURE * unit if unit else 0.01
-        return STREAM * math.sqrt(unit) if unit else 2e-3
+        deep = max(1.0, self.validation.post_norm_blocks / POST_DEPTH)
+        return (STREAM * math.sqrt(unit) if unit else 2e-3) / deep
 
     def _unit(self, model: nn.Module, optimizer: torch.optim.Optimizer, rates: Rates) -> float | None:
         """Return the rate at which one step moves the stream by its own size, by a small step; None if none moves."""
@@ -276,14 +358,9 @@ class _Search:
         moved = self.plan.over_processes(relative(after, start))
         return nudge / moved if moved > 0 and math.isfinite(moved) else None
 
-    def _rehearse(self, rung: float, rate: float) -> None:
-        with self.copies.open() as (model, optimizer):
-            rehearsal = rehearse(model, optimizer, rate, self.plan, self.validation, self.start, self._step)
-        self.rehearsals[rung] = rehearsal
-
     def _step(self) -> None:
         self.passes += 1
-        self.tell(self.passes / (self.passes_before + self.most * self.plan.steps))
+        self.tell(self.passes / (self.most * self.plan.steps))
         self._check()
 
     def _check(self) -> None:
@@ -299,18 +376,20 @@ class _Search:
             raise KeyboardInterrupt
 
     def _score(self, rehearsal: Rehearsal) -> float:
-        return score(rehearsal.rate, rehearsal.level, self.start.loss, self.centre, self.width)
+        return score(rehearsal.rate, rehearsal.level, self.scale, self.centre, self.width)
 
     def _judged(self) -> list[Rehearsal]:
         """Return the rehearsals by rate, each with the reason why its rate is too large, if it is."""
         rows = sorted(self.rehearsals.values(), key=lambda r: r.rate)
-        finite = [r for r in rows if math.isfinite(r.level)]
-        best = min(finite, key=self._score) if finite else None
-        return with_reasons(rows, best, self._moment())
+        return with_reasons(rows, self._score, self._moment(), self.scale)
 
     def _known(self) -> dict[float, Rung]:
         return {
-            rung: Rung(self._score(r), r.reason is not None)
+            rung: Rung(
+                self._score(r),
+                r.reason is not None,
+                self._learned(r) or self.guess.on_the_way(r.end, self.start.loss),
+            )
             for rung, r in zip(sorted(self.rehearsals), self._judged(), strict=True)
         }
 
@@ -323,6 +402,15 @@ class _Search:
         best, edge = (None, None) if reason else self._advice(rehearsals)
         if self.guess.why:
             self.notes.append(UNKNOWN.format(self.guess.why))
+        own = self.own_rehearsal
+        if own is not None:
+            own = next(
+                r
+                for r in with_reasons([*rehearsals, own], self._score, self._moment(), self.scale)
+                if r.rate == own.rate
+            )
+        elif self.own is not None:
+            own = next((r for r in rehearsals if r.rate == self.own), None)
         return Rate(
             best,
             best and best / RANGE,
@@ -343,14 +431,25 @@ class _Search:
             tuple(self.notes),
             self.guess.loss,
             reason,
+            self.guess.floor,
+            self.schedule,
+            own,
+            self.confirmed,
         )
 
     def _nothing_learned(self, rehearsals: list[Rehearsal]) -> str | None:
-        """Return why no rate is named: every one hurts, or none leaves the loss of guessing; None if one learns."""
-        lowest = min((r.loss for r in rehearsals), default=math.inf)
+        """Return why no rate is named: none changes the loss, or leaves that of guessing; None if one learns."""
+        lowest = min((r.end for r in rehearsals), default=math.inf)
         span = f"{format_rate(rehearsals[0].rate)} to {format_rate(rehearsals[-1].rate)}"
-        if not lowest < self.start.loss + 2 * NOISE * abs(self.start.loss):
+        noise, after = (
+            2 * NOISE * self.scale,
+            f"{lowest:.3g} after {max(len(r.losses) for r in rehearsals)} steps",
+        )
+        if not lowest < self.start.loss + noise:
             return f"no rate from {span} lowered the loss on fresh batches"
+        if self.guess.loss is None:
+            small = lowest > self.start.loss - noise
+            return f"no rate from {span} changed the loss by much: at best {after}" if small else None
         if self.guess.beaten(lowest):
             return None
         level = f"the loss of {self.guess.words} ({self.guess.loss:.3g})"
@@ -359,39 +458,29 @@ class _Search:
                 f"no rate is below {level} yet, so these steps do not show that it learns from its input"
             )
             return None
-        after = f"{lowest:.3g} after {self.plan.steps} steps"
         if self.guess.near(lowest):
             return f"every rate from {span} stays at {level}: at best {after}"
         return f"no rate from {span} gets below {level}: at best {after}"
 
     def _advice(self, rehearsals: list[Rehearsal]) -> tuple[float | None, float | None]:
         """(advised rate, edge): the shaded lowest point of the scores, below the edge."""
-        lowest = min(r.loss for r in rehearsals)
-        noise = 2 * NOISE * abs(self.start.loss)
-        if lowest > self.start.loss - noise:
-            self.notes.append(
-                f"{self.plan.steps} steps hardly changed the loss ({self.start.loss:.3g} to {lowest:.3g}), so the "
-                "rate rests on how far a step moves the network; more steps would tell more"
-            )
-        rates, scores = [r.rate for r in rehearsals], [self._score(r) for r in rehearsals]
+        usable = [r for r in rehearsals if math.isfinite(r.level)]
+        diverged = min(
+            (r.rate for r in rehearsals if departed(r, self._moment(), self.scale)), default=math.inf
+        )
+        usable = [r for r in usable if r.rate < diverged] or usable
+        rates, scores = [r.rate for r in usable], [self._score(r) for r in usable]
         centre = vertex(rates, scores)
         assert centre is not None
-        bracket = between(rates, [r.reason is not None for r in rehearsals], rates[scores.index(min(scores))])
-        edge = None if bracket is None else _edge(bracket, self.limit)
-        best = self._shade(min(r.level for r in rehearsals)) * centre
-        return (best if edge is None else min(best, SAFE * edge)), edge
-
-    def _shade(self, level: float) -> float:
-        """Return how much less than the best rate of the rehearsals a whole training wants."""
-        if not self.extended or not self.start.loss > 0:
-            return SHADE
-        return max(LEAST, min(SHADE, max(level / self.start.loss, 0.0) ** NEAR_THE_END))
-
-
-def _edge(bracket: tuple[float, float], limit: float | None) -> float:
-    """Between the last rate that learned and the first that did not: by curvature if the two agree, else midway."""
-    low, high = bracket
-    return limit if limit is not None and low <= limit <= AGREE * high else math.sqrt(low * high)
+        best = rates[scores.index(min(scores))]
+        bracket = between([r.rate for r in rehearsals], [r.reason is not None for r in rehearsals], best)
+        edge = None if bracket is None else edge_between(bracket, None if self.disproved else self.limit)
+        lowest = min(r.end for r in rehearsals)
+        share = (
+            0.0 if self.guess.loss is None else min(max((self.guess.loss - lowest) / self.scale, 0.0), 1.0)
+        )
+        shade = SHADE[self.schedule or "constant"] * max((1 - share) ** FAST, LEAST)
+        return min(shade * centre, SAFE * (math.inf if edge is None else edge)), edge
 
 
 def _refuse(
@@ -402,6 +491,8 @@ def _refuse(
     accumulate: object,
     clip: object,
     autocast: object,
+    schedule: object,
+    own: object,
 ) -> None:
     if not isinstance(model, nn.Module):
         raise BadInput(f"learning_rate takes a torch.nn.Module, got a {type(model).__name__}.")
@@ -415,8 +506,12 @@ def _refuse(
             raise BadInput(f"{name} must be a whole number of at least {least}, got {value!r}.")
     if clip is not None and not (isinstance(clip, (int, float)) and clip > 0):
         raise BadInput(f"clip must be a norm above zero, got {clip!r}.")
+    if own is not None and not (isinstance(own, (int, float)) and 0 < own < math.inf):
+        raise BadInput(f"own must be a learning rate above zero, got {own!r}.")
+    if schedule is not None and schedule not in SHADE:
+        raise BadInput(f"schedule must be one of {', '.join(SHADE)}, or None, got {schedule!r}.")
     if autocast not in (None, torch.bfloat16, torch.float16):
         raise BadInput(f"autocast must be torch.bfloat16, torch.float16 or None, got {autocast!r}.")
 
 
-__all__ = ["learning_rate"]
+__all__ = ["ladder_start", "learning_rate"]

@@ -121,7 +121,7 @@ class Rates:
             raise BadInput(
                 f"every group of this {type(optimizer).__name__} has the rate 0. Give one that moves."
             )
-        self.ratios = tuple(rate / first for rate in rates)
+        self.first, self.ratios = first, tuple(rate / first for rate in rates)
 
     def set(self, rate: float) -> None:
         for group, ratio in zip(self.optimizer.param_groups, self.ratios, strict=True):

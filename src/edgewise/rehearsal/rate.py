@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
 from edgewise.errors import BadInput
 from edgewise.files import json_values
 from edgewise.nouns.architecture import Shown
-from edgewise.rehearsal.ladder import NOISE
+from edgewise.rehearsal.ladder import NOISE, Guess
 
 VERSION = 1
+RANGE = 2.0  # the advice is a factor
 LAST, TRAINING_SHARE = 8, 0.25
+ALLOWS = "with warm-up and a cosine or linear decay about twice as much is as good or better"
 NOT_FINITE = "the loss was not finite"
 ALIKE = "the tokens became alike"
 OUTPUTS = "the outputs grew"
@@ -50,9 +52,16 @@ class Rehearsal:
     step_change: float | None  # |change of the last stream in the last step| / |stream|
     reason: str | None = None  # why this rate is too large; None if it is not
     left_at: int | None = None  # the step at which that was seen
+    compared: int | None = None  # the step at which rates are compared, if this one went on beyond it
 
     @property
     def loss(self) -> float:
+        """The fresh loss where rates are compared; infinite if the run left the range of numbers."""
+        value = self.at(len(self.losses) if self.compared is None else self.compared).loss
+        return value if math.isfinite(value) and self.end < math.inf else math.inf
+
+    @property
+    def end(self) -> float:
         """The fresh loss at the end; infinite if the run left the range of numbers."""
         value = self.moments[-1].loss if self.moments else math.inf
         return value if math.isfinite(value) else math.inf
@@ -63,7 +72,7 @@ class Rehearsal:
 
         Those belong to weights a few steps back, but there are more of them, so the noise is less.
         """
-        last = self.losses[-LAST:]
+        last = self.losses[: self.compared][-LAST:]
         value = (
             (1 - TRAINING_SHARE) * self.loss + TRAINING_SHARE * sum(last) / len(last) if last else math.inf
         )
@@ -105,13 +114,20 @@ class Rate(Shown):
     notes: tuple[str, ...] = field(default=())
     guess: float | None = None  # loss of the best constant answer on fresh batches; None if it was not found
     reason: str | None = None  # why no rate is named
+    floor: float | None = None  # loss of the labels themselves as the answer; None if it was not found
+    schedule: str | None = (
+        None  # what the rate does after the warm-up: constant, linear, cosine; None if not said
+    )
+    own: Rehearsal | None = None  # the user's own rate
+    confirmed: bool = False  # the largest rate that learned did so on other batches too
 
     @property
     def learned(self) -> bool | None:
         """True if a rehearsal left the loss of the best constant answer; None if that is not known."""
         if self.guess is None:
             return None
-        return min((r.loss for r in self.rehearsals), default=math.inf) < self.guess - NOISE * abs(self.guess)
+        guess = Guess(self.guess, floor=self.floor)
+        return guess.beaten(min((r.end for r in self.rehearsals), default=math.inf))
 
     @property
     def tried(self) -> tuple[float, ...]:
@@ -154,7 +170,8 @@ class Rate(Shown):
         names = {f.name for f in fields(cls)}
         content = {name: value for name, value in values.items() if name in names}
         content["start"] = _moment(content["start"])
-        content["rehearsals"] = tuple(_rehearsal(r) for r in content["rehearsals"])
+        content["rehearsals"] = tuple(rehearsal_of(r) for r in content["rehearsals"])
+        content["own"] = content.get("own") and rehearsal_of(content["own"])
         content |= {name: tuple(content[name]) for name in ("ratios", "notes")}
         return cls(**content)
 
@@ -165,7 +182,7 @@ class Rate(Shown):
     def __str__(self) -> str:
         """Return what to use, how far it can be trusted, where the edge is and why, and what it cost."""
         notes = [f"{note[:1].upper()}{note[1:]}." for note in self.notes]
-        return " ".join([_advice(self), *edge(self), cost(self), *notes])
+        return " ".join([*own(self), _advice(self), *edge(self), cost(self), *notes])
 
 
 def _moment(values: Mapping[str, Any]) -> Moment:
@@ -173,7 +190,8 @@ def _moment(values: Mapping[str, Any]) -> Moment:
     return Moment(**{**values, **numbers})
 
 
-def _rehearsal(values: Mapping[str, Any]) -> Rehearsal:
+def rehearsal_of(values: Mapping[str, Any]) -> Rehearsal:
+    """Return the inverse of `asdict` and `json_values`."""
     losses = tuple(math.inf if loss is None else loss for loss in values["losses"])
     return Rehearsal(**{**values, "losses": losses, "moments": tuple(_moment(m) for m in values["moments"])})
 
@@ -203,10 +221,41 @@ def edge(rate: Rate) -> list[str]:
     beyond = rate.beyond
     if rate.best is None:
         return []
+    decays = [f"For a constant rate; {ALLOWS}."] if rate.schedule in (None, "constant") else []
     if beyond is None:
-        return [f"No rate up to {format_rate(rate.tried[-1])} was too large."]
-    sentence = f"At {format_rate(beyond.rate)} {_why(rate, beyond)}"
-    return [sentence + (f"; treat {format_rate(rate.edge)} as the edge." if rate.edge is not None else ".")]
+        return [f"No rate up to {format_rate(rate.tried[-1])} was too large.", *decays]
+    doubt = "" if rate.confirmed else ", not confirmed on other batches"
+    treat = "" if rate.edge is None else f"; treat {format_rate(rate.edge)} as the edge{doubt}"
+    return [f"At {format_rate(beyond.rate)} {_why(rate, beyond)}{treat}.", *decays]
+
+
+def own(rate: Rate) -> list[str]:
+    """Return how the user's own rate compares with the advice; no sentence without both."""
+    if rate.own is None or rate.best is None:
+        return []
+    ratio, yours = rate.best / rate.own.rate, f"Yours is {format_rate(rate.own.rate)}"
+    if 1 / RANGE <= ratio <= RANGE and rate.own.reason is None:
+        return [f"{yours}, within a factor of {RANGE:g} of the advice."]
+    times = f"{max(ratio, 1 / ratio):.2g}" if max(ratio, 1 / ratio) < 10 else f"{max(ratio, 1 / ratio):#.1g}"
+    times = f"{float(times):,.15g}"
+    steps, fall = len(rate.own.losses), rate.start.loss - rate.own.end
+    seen = (
+        f"{rate.own.reason} within {rate.own.left_at} steps"
+        if rate.own.reason is not None
+        else f"{steps} steps took {max(fall, 0.0):.2g} off a loss of {rate.start.loss:.3g}"
+    )
+    side = "above" if ratio < 1 else "below"
+    return [f"{yours}, about {times} times {side} what this network takes: {seen}."]
+
+
+def schedule_named(name: str = "constant") -> str | None:
+    """Return constant, linear or cosine by the name of a scheduler; None if it is none of those.
+
+    >>> schedule_named("OneCycleLR"), schedule_named("cosine_with_restarts"), schedule_named("StepLR")
+    ('cosine', 'cosine', None)
+    """
+    kinds = {"cos": "cosine", "onecycle": "cosine", "lin": "linear", "poly": "linear", "const": "constant"}
+    return next((kind for part, kind in kinds.items() if part in name.lower()), None)
 
 
 def _why(rate: Rate, beyond: Rehearsal) -> str:
@@ -221,30 +270,43 @@ def cost(rate: Rate) -> str:
     """Return what the answer rests on, and what it is silent about."""
     ended = "; interrupted, so this rests on what was finished" if rate.interrupted else ""
     return (
-        f"Read from {len(rate.rehearsals)} rehearsals of {rate.steps} steps on a copy ({rate.passes} steps, "
+        f"Read from {len(rate.rehearsals)} rehearsals of {rate.steps} or more steps on a copy ({rate.passes} steps, "
         f"{rate.seconds:.0f} s{ended}); valid for this batch size and optimizer, and silent about what comes later in "
         "training."
     )
 
 
-def with_reasons(rehearsals: Sequence[Rehearsal], best: Rehearsal | None, start: Moment) -> list[Rehearsal]:
-    """Return every rehearsal with the reason why its rate is too large, if it is; no rate up to the best one is."""
-    return [_judged(rehearsal, best, start) for rehearsal in rehearsals]
+def with_reasons(
+    rehearsals: Sequence[Rehearsal], score: Callable[[Rehearsal], float], start: Moment, scale: float
+) -> list[Rehearsal]:
+    """Return every rehearsal with the reason why its rate is too large, if it is.
+
+    No rate up to the best one is, and the best one is below every rate that diverged.
+    """
+    diverged = min((r.rate for r in rehearsals if departed(r, start, scale)), default=math.inf)
+    finite = [r for r in rehearsals if math.isfinite(r.level) and r.rate < diverged]
+    best = min(finite, key=score) if finite else None
+    return [_judged(rehearsal, best, start, scale) for rehearsal in rehearsals]
 
 
-def _judged(rehearsal: Rehearsal, best: Rehearsal | None, start: Moment) -> Rehearsal:
+def departed(rehearsal: Rehearsal, start: Moment, scale: float) -> bool:
+    """Return whether it diverged: the loss far above its start, not finite, or rising again as it was continued."""
+    if any(name in (ROSE, NOT_FINITE) for _, name in _departures(rehearsal, None, start)):
+        return True
+    return rehearsal.end > rehearsal.loss + 2 * NOISE * scale
+
+
+def _judged(rehearsal: Rehearsal, best: Rehearsal | None, start: Moment, scale: float) -> Rehearsal:
     if best is not None and rehearsal.rate <= best.rate:
         return replace(rehearsal, reason=None, left_at=None)
     step, reason = next(_departures(rehearsal, best, start), (None, None))
-    if reason is None and best is not None and _share(rehearsal, best, start) < SHARE:
-        step, reason = len(rehearsal.losses), BEHIND
+    if reason is None and departed(rehearsal, start, scale):
+        step, reason = len(rehearsal.losses), ROSE
+    if reason is None and best is not None:
+        most = start.loss - best.loss
+        if most > NOISE * scale and start.loss - rehearsal.loss < SHARE * most:
+            step, reason = len(rehearsal.losses), BEHIND
     return replace(rehearsal, reason=reason, left_at=step)
-
-
-def _share(rehearsal: Rehearsal, best: Rehearsal, start: Moment) -> float:
-    """Return the fall of the loss as a share of the best one's; 1 if that one hardly fell."""
-    most = start.loss - best.loss
-    return (start.loss - rehearsal.loss) / most if most > NOISE * abs(start.loss) else 1.0
 
 
 def _departures(rehearsal: Rehearsal, best: Rehearsal | None, start: Moment) -> Iterator[tuple[int, str]]:

@@ -11,12 +11,14 @@ again. Only an iterator cannot be rewound; it is read once, and a note says so.
 from __future__ import annotations
 
 import inspect
+import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -26,6 +28,7 @@ from torch.utils._pytree import tree_leaves
 
 from edgewise.arrays import in_double
 from edgewise.errors import BadInput
+from edgewise.files import json_values, read_text, whole_file
 from edgewise.landscape.evaluation import Batch, Loss, loss_of
 from edgewise.models.inputs import HEADS, default_batch
 from edgewise.models.state import back_in_shards, is_sharded, preserved
@@ -41,7 +44,7 @@ from edgewise.rehearsal.optimizers import (
     refuse_optimizer,
     trainable,
 )
-from edgewise.rehearsal.rate import Moment, Rehearsal
+from edgewise.rehearsal.rate import Moment, Rehearsal, rehearsal_of
 from edgewise.rehearsal.validation import Validation, View
 
 if TYPE_CHECKING:
@@ -200,6 +203,7 @@ def _images(
 
 DDP_SETTINGS = ("find_unused_parameters", "gradient_as_bucket_view", "static_graph", "broadcast_buffers")
 HALF_SCALE = 2.0**12
+LARGEST_FILE = 100_000_000  # bytes of finished rehearsals
 NO_GRADIENT = (
     "the loss does not depend on any trainable parameter of the model. Compute it with the model that loss(model, "
     "batch) is given, which is a copy, and outside torch.no_grad."
@@ -249,7 +253,7 @@ class ModelCopies:
 
     @contextmanager
     def _in_place(self) -> Iterator[tuple[nn.Module, Optimizer]]:
-        gathered: list[Any] = [module for module in self.bare.modules() if is_sharded(module)]
+        gathered: list[object] = [module for module in self.bare.modules() if is_sharded(module)]
         # after a pass without a backward one, whole weights stand in the place of their shards
         for module in gathered:
             module.reshard()
@@ -317,14 +321,27 @@ class TrainingSettings:
         """Return the rate of one step: a linear warm-up, then constant."""
         return rate * min(1.0, (step + 1) / self.warmup) if self.warmup else rate
 
-    @property
-    def half(self) -> int:
-        return self.steps // 2
+    def looked_at(self, done: int) -> bool:
+        """Return whether the network is measured after so many steps: 1, 2, 4, 8, ..., and the last two.
 
-    def looks(self) -> frozenset[int]:
-        """Return the steps after which the network is measured: 1, 2, 4, 8, ..., half, and the last two."""
-        doubling = {2**k for k in range(20) if 2**k < self.steps}
-        return frozenset(doubling | {self.half, self.steps - 1, self.steps} - {0})
+        If it is continued, half the steps of a rehearsal later, and so on.
+        """
+        doubling = done.bit_count() == 1 and done < self.steps
+        return doubling or self.whole(done) or (done + 1) % self.steps == 0
+
+    def whole(self, done: int) -> bool:
+        """Return whether all fresh batches are read after so many steps."""
+        return done % self.steps == 0 or (done > self.steps and done % self.steps == self.steps // 2)
+
+    def identity(self, optimizer: str, rates: int, start: float) -> list[object]:
+        """Return what has to be the same for a finished rehearsal to count."""
+        settings = [self.steps, rates, self.warmup, self.accumulate, self.clip, str(self.autocast), self.seed]
+        return [optimizer, settings, f"{start:.6g}"]
+
+    def on_other_batches(self) -> TrainingSettings:
+        """Return the same from the last batch to the first, with another dropout."""
+        batches = replace(self.batches, train=self.batches.train[::-1])
+        return replace(self, seed=self.seed + 1, batches=batches)
 
     def over_processes(self, value: float) -> float:
         """Return the mean over the processes that train together, so that all of them decide alike."""
@@ -335,6 +352,37 @@ class TrainingSettings:
         return float(total) / dist.get_world_size(self.group)
 
 
+class KeptRehearsals:
+    """Finished rehearsals in a file, by rate and seed, so that an interrupted search is continued."""
+
+    def __init__(self, path: Path | None, identity: list[object]) -> None:
+        self.path, self.identity, self.rows = path, identity, {}
+        if path is None or not path.exists():
+            return
+        try:
+            found = json.loads(read_text(path, LARGEST_FILE))
+            own, self.rows = found["of"], dict(found["rehearsals"])
+        except (ValueError, KeyError, TypeError) as error:
+            raise BadInput(f"{path} does not hold rehearsals ({error}). Name another file.") from error
+        if own != identity:
+            raise BadInput(
+                f"{path} holds rehearsals of another training: {own}, and this one is {identity}. Name another file, "
+                "or delete it."
+            )
+
+    def get(self, rate: float, seed: int) -> Rehearsal | None:
+        row = self.rows.get(f"{rate:.12g} {seed}")
+        return None if row is None else rehearsal_of(row)
+
+    def put(self, rehearsal: Rehearsal, seed: int) -> Rehearsal:
+        """Keep it, and return it."""
+        self.rows[f"{rehearsal.rate:.12g} {seed}"] = json_values(asdict(rehearsal))
+        if self.path is not None:
+            with whole_file(self.path) as file:
+                file.write(json.dumps({"of": self.identity, "rehearsals": self.rows}).encode())
+        return rehearsal
+
+
 def rehearse(
     model: nn.Module,
     optimizer: Optimizer,
@@ -343,25 +391,36 @@ def rehearse(
     validation: Validation,
     start: View,
     tell: Callable[[], None],
+    continued: Callable[[Rehearsal], bool] = lambda _: False,
 ) -> Rehearsal:
-    """Return the steps at one rate; it ends early if the loss is not finite. `tell` is called after every step."""
+    """Return the steps at one rate; it ends early if the loss is not finite. `tell` is called after every step.
+
+    continued  says at the end, and half of the steps later each time, whether the same training is continued
+    """
     torch.manual_seed(plan.seed)  # dropout is the same for every rate
     rates, losses, moments = Rates(optimizer), [], []
     stream, change = start.stream, None
-    for step in range(plan.steps):
-        rates.set(plan.rate(rate, step))
-        losses.append(training_step(model, optimizer, plan, step))
+    while True:
+        done = len(losses) + 1
+        rates.set(plan.rate(rate, done - 1))
+        value = training_step(model, optimizer, plan, done - 1)
+        losses.append(value if math.isfinite(value) else math.inf)
         tell()
-        if not math.isfinite(losses[-1]):
-            break
-        if step + 1 in plan.looks():
-            view = validation.measure(model, None if step + 1 in (plan.half, plan.steps) else 1)
-            change = plan.over_processes(relative(view.stream, stream))
-            moved = plan.over_processes(relative(view.stream, start.stream))
-            moments.append(Moment(step + 1, view.loss, moved, view.separation, view.output))
-            stream = view.stream
-    complete = len(losses) == plan.steps and plan.steps > 1
-    return Rehearsal(rate, tuple(losses), tuple(moments), change if complete else None)
+        if not math.isfinite(value):
+            return Rehearsal(rate, tuple(losses), tuple(moments), None)
+        if not plan.looked_at(done):
+            continue
+        view = validation.measure(model, None if plan.whole(done) else 1)
+        moved = plan.over_processes(relative(view.stream, start.stream))
+        moments.append(Moment(done, view.loss, moved, view.separation, view.output))
+        if done >= plan.steps - 1 and done % plan.steps in (0, plan.steps - 1):
+            change = plan.over_processes(relative(view.stream, stream)) if plan.steps > 1 else None
+        stream = view.stream
+        if done >= plan.steps and plan.whole(done):
+            compared = None if done == plan.steps else plan.steps
+            rehearsal = Rehearsal(rate, tuple(losses), tuple(moments), change, compared=compared)
+            if not continued(rehearsal):
+                return rehearsal
 
 
 def training_step(model: nn.Module, optimizer: Optimizer | None, plan: TrainingSettings, step: int) -> float:

@@ -86,14 +86,22 @@ class Validation:
         size = self.whole(_size(record.output))
         return View(mean, stream.detach().float().flatten(), None if math.isnan(apart) else apart, size)
 
+    @property
+    def post_norm_blocks(self) -> int:
+        """Blocks whose norm stands on the sum; 0 if the blocks were not recognized."""
+        blocks = () if self.stack is None else self.stack.blocks
+        return sum(any(branch.outside_norm for branch in block.branches) for block in blocks)
+
     def guess(self, model: nn.Module) -> Guess:
         """Return the loss of the best constant answer on the fresh batches; after the first look."""
         whole = unwrap(model)
         with _evaluating(whole), _eagerly():
             bare = None if self.entry is None else whole.get_submodule(self.entry)
             found = guess(model, bare, self.loss, self.fresh)
-        mean = self.whole(math.nan if found.loss is None else found.loss)
-        return found if math.isnan(mean) or found.loss is None else replace(found, loss=mean)
+        loss, floor = (self.whole(math.nan if x is None else x) for x in (found.loss, found.floor))
+        if math.isnan(loss) or found.loss is None:
+            return found
+        return replace(found, loss=loss, floor=None if math.isnan(floor) else floor)
 
     def _prepare(self, model: nn.Module, bare: nn.Module) -> None:
         """Find the stack, and whether the output of its last block is the stream itself."""
