@@ -301,7 +301,8 @@ ROOMS = {
     "preflight": Room(28, 9100, 0.77, 0.40, 0),
     "present": Room(14, 3985, 0.40, 0.03, 0),
     "probe": Room(9, 2640, 0.82, 0.10, 0),
-    "rehearsal": Room(8, 2217, 0.60, 0.08, 0),
+    # 9: the rate at another size is a new idea; own rate, schedule, kept rehearsals, what labels allow (issue 37)
+    "rehearsal": Room(9, 2597, 0.60, 0.08, 0),
     "repair": Room(8, 3020, 0.63, 0.03, 0),  # blocks that are not modules are planned too
     "softmax_jacobian": Room(1, 393, 0.34, 0.00, 0),
     "stability": Room(2, 254, 0.50, 0.00, 0),
@@ -310,9 +311,9 @@ ROOMS = {
     "theory": Room(21, 5212, 0.49, 0.03, 0),
 }
 WHOLE = {  # in brackets the goal
-    "modules": 249,  # one for what both trainers' callbacks share, one for batches, four for relations of check (250)
+    "modules": 250,  # one for what both trainers' callbacks share, one for batches, four for relations of check (250)
     # 150 for limits and devices without double precision
-    "lines": 73495,  # (49,000; 200 slowdown, 300 doctor, 1,800 facts of watch, 600 reader, 2,350 check)
+    "lines": 73864,  # (49,000; 200 slowdown, 300 doctor, 1,800 facts of watch, 600 reader, 2,350 check)
     # (40); `preflight.during`, since both callbacks share one file; what a pass of check keeps; facts of all batches;
     # figures through depth; the expected slowdown
     "one importer": 53,
