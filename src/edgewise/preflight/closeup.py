@@ -90,9 +90,13 @@ def _block(before: Tensor, after: Tensor) -> dict[str, Any]:
         gone = ~after.flatten(1).any(1) & before.flatten(1).any(1)
         kept["gone"] = float(gone.float().mean())
     if after.dim() == 3 and after.shape[1] >= 8:
-        unit = torch.nn.functional.normalize(after[:4].float(), dim=-1)
-        n = unit.shape[1]
-        kept["overlap"] = float(((unit.sum(1).pow(2).sum(-1) - n) / (n * (n - 1))).mean())
-        unit = torch.nn.functional.normalize(before[:4].float(), dim=-1)
-        kept["overlap before"] = float(((unit.sum(1).pow(2).sum(-1) - n) / (n * (n - 1))).mean())
+        kept["overlap"], kept["overlap before"] = _overlap(after[:4].float()), _overlap(before[:4].float())
+        if after.shape[0] >= 2:  # a part that all samples share is no collapse
+            kept["overlap apart"] = _overlap(after[:4].float() - after[:4].float().mean((0, 1)))
     return kept
+
+
+def _overlap(tokens: Tensor) -> float:
+    """The mean cosine of different tokens of a sample."""
+    unit, n = torch.nn.functional.normalize(tokens, dim=-1), tokens.shape[1]
+    return float(((unit.sum(1).pow(2).sum(-1) - n) / (n * (n - 1))).mean())

@@ -84,7 +84,7 @@ def _ignored(k: int, batch: Any) -> Iterator[CheckFinding]:
 
 @fact("label among inputs", needs="loss")
 def label_among_inputs(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
-    """Compare every feature of the floating inputs with the labels of the loss, sample by sample.
+    """Compare every feature that the model is given with the labels of the loss, sample by sample.
 
     Threshold: equal for all samples, and not constant.
     """
@@ -93,8 +93,8 @@ def label_among_inputs(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
     samples = labels.shape[0] if labels.dim() else 0
     if samples < 6 or labels.numel() > 8 * samples or labels.unique().numel() < 3:
         raise NotAsked("the labels are not one number per sample")
-    for tensor in _inputs(evidence.batches[0]):
-        if not tensor.is_floating_point() or tensor.dim() < 2 or tensor.shape[0] != samples:
+    for tensor in evidence.seen().given:
+        if tensor.dim() < 2 or tensor.shape[0] != samples:
             continue
         features = tensor.detach().float().reshape(samples, -1)[:, : 1 << 14]
         for target in labels.reshape(samples, -1).T:
@@ -371,12 +371,13 @@ def label_offset(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
             yield from _visible_labels(alignment)
         return
     scored = float(alignment.kept.float().mean())
-    if shift >= 2:
+    cut = alignment.ids.shape[1] - alignment.rows if alignment.start is None else alignment.start
+    if shift - cut >= 2:
         yield error(
             "labels",
-            f"The labels are shifted {'twice' if shift == 2 else f'by {shift}'}: each output is asked for "
-            f"a token further on.",
-            f"output i is asked for token i+{shift}, not for the next token",
+            f"The labels are shifted {'twice' if shift - cut == 2 else f'by {shift - cut}'}: each output is asked "
+            f"for a token further on.",
+            f"output i is asked for token i+{shift - cut}, not for the next token",
             "shift once: many models shift the labels inside",
             offset=shift,
         )
@@ -384,8 +385,8 @@ def label_offset(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
         yield error(
             "labels",
             "The labels are not shifted: a causal network is asked for a token that it has already seen.",
-            f"output i is asked for token i{shift:+d}"
-            if shift
+            f"output i is asked for token i{shift - (alignment.start or 0):+d}"
+            if shift - (alignment.start or 0)
             else "output i is asked for token i, its own input",
             "shift the labels by one: outputs[:, :-1] against tokens[:, 1:]",
             offset=shift,

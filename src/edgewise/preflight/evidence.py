@@ -60,8 +60,9 @@ class Alignment:
     rows: int
     labels: Tensor  # (samples, rows)
     kept: Tensor  # rows that are scored
-    offset: int | None  # output i is asked for token i + offset
+    offset: int | None  # label i is token i + offset
     place: str
+    start: int | None = None  # output i is that of token i + start: causal networks tell
 
 
 @dataclass
@@ -341,8 +342,9 @@ def rows_of(call: LossCall) -> tuple[Tensor, Tensor, Tensor, int] | None:
 
 
 def shift_of(ids: Tensor, labels: Tensor, kept: Tensor) -> int | None:
-    """The one shift s for which label i is token i + s almost everywhere."""
-    scores = {s: v for s in range(-3, 4) if (v := agreement(ids, labels, kept, s)) is not None}
+    """The one shift s for which label i is token i + s almost everywhere; outputs of a prompt may be cut away."""
+    cut = range(4, ids.shape[1] - labels.shape[1] + 1)
+    scores = {s: v for s in [*range(-3, 4), *cut] if (v := agreement(ids, labels, kept, s)) is not None}
     if not scores:
         return None
     best = max(scores, key=lambda s: scores[s])

@@ -43,22 +43,29 @@ class Influence:
         self.rows = self.moved.shape[1]
         self.tokens = int(self.change.get("tokens", 0))
         self.token = int(self.change.get("token", -1))
-        self.aligned = self.tokens > 0 and self.tokens - 3 <= self.rows <= self.tokens
+        known = evidence.alignment is not None and evidence.alignment.offset is not None and self.rows > 1
+        self.start = (0 if evidence.alignment is None else evidence.alignment.start) or 0
+        self.aligned = self.tokens > 0 and (known or self.tokens - 3 <= self.rows <= self.tokens)
 
     def earlier(self) -> bool:
         """Tell if outputs before the changed token moved."""
-        return bool(self.moved[0, : min(self.token, self.rows)].any())
+        return bool(self.moved[0, : max(0, min(self.token - self.start, self.rows))].any())
 
     def origin(self, samples: list[int], tokens: slice) -> str:
-        """The first module whose output moved in this region; the one around it if its input moved there already."""
+        """The first module whose output moved in this region; the one around all whose input moved there already."""
         base, changed = self.evidence.after_steps()
+        called, inside = {c.name for c in base.calls}, None
         for a, b in zip(base.calls, changed.calls, strict=False):
-            if a.name != b.name or not self.differ(a.after, b.after, samples, tokens):
+            if a.name != b.name or inside not in (None, a.name):
                 continue
-            if self.differ(a.before, b.before, samples, tokens) and a.name:
-                return parent(a.name) or "model"
-            return a.name or "model"
-        return "model"
+            if not self.differ(a.after, b.after, samples, tokens):
+                continue
+            if not (a.name and self.differ(a.before, b.before, samples, tokens)):
+                return a.name or "model"
+            inside = parent(a.name)
+            while inside not in called and inside:
+                inside = parent(inside)  # lists of modules are never called
+        return inside or "model"
 
     def differ(self, a: Tensor | None, b: Tensor | None, samples: list[int], tokens: slice) -> bool:
         """Return True if fingerprints of tokens differ in this region by more than rounding."""
@@ -229,6 +236,8 @@ def state_between_calls(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
     meant = any(isinstance(m, nn.RNNBase) for m in evidence.model.modules()) or evidence.data.get(
         "buffers move"
     )
+    own = [(a, b) for a, b in pairs if not a.name]  # else a network or queue of the loss keeps it
+    meant = meant or (bool(own) and all(_same(a.after, b.after) for a, b in own))
     yield finding(
         "note" if meant else "warning",
         place or "model",
@@ -306,6 +315,8 @@ def samples_mixed(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
     if seen.samples <= start:
         raise NotAsked("too few samples in a batch")
     outputs = outputs_of(evidence.after_steps()[0])
+    if outputs is not None and outputs.dim() >= 3 and outputs.shape[0] == outputs.shape[1] == seen.samples:
+        raise Undecided("the axis of the samples is not known")
     if outputs is not None and outputs.dim() >= 2 and _square(outputs, seen.samples):
         raise NotAsked("outputs are samples by samples: a contrastive loss")
     if not bool(seen.moved[start:].any()):
@@ -449,9 +460,9 @@ def influence_without_gradient(evidence: TrainingEvidence) -> Iterator[CheckFind
     reach, rows = _reach(evidence)
     seen = influence(evidence)
     row = rows[0]
-    if not seen.aligned or row <= seen.token or row >= seen.rows:
+    if not seen.aligned or row <= seen.token or row - seen.start >= seen.rows:
         raise NotAsked("the output lies before the changed token")
-    if bool(seen.moved[0, row]) and float(reach[0, seen.token]) == 0:
+    if bool(seen.moved[0, row - seen.start]) and float(reach[0, seen.token]) == 0:
         yield warning(
             [first_mixer(evidence)],
             "Information flows forward between tokens, the gradient does not flow back.",

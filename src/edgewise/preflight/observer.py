@@ -26,6 +26,7 @@ from edgewise.preflight.fingerprint import (
     first_tensor,
     fused_scores,
     largest_score,
+    tensors_in,
 )
 
 LOSSES = {
@@ -121,6 +122,7 @@ class Observation:
     units_over: list[tuple[str, tuple[int, ...], int]] = field(
         default_factory=list
     )  # F.normalize: shape, axis
+    given: list[Tensor] = field(default_factory=list)  # floating inputs of the model
     broken: list[tuple[str, Broken]] = field(
         default_factory=list
     )  # place, what a loss function was not given
@@ -229,6 +231,9 @@ class Observer(TorchFunctionMode):
             if out is None:
                 return
             inp = first_tensor((arguments, options))
+            if not name and self.details and len(self.seen.given) < 8:
+                given = tensors_in((arguments, options))
+                self.seen.given += [t.detach() for t in given if t.is_floating_point()]
             if isinstance(module, nn.Linear):
                 self._linear[id(out)] = (name, out)
             with torch._C.DisableTorchFunction(), torch.no_grad():

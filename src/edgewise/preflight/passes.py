@@ -25,6 +25,7 @@ from edgewise.models.state import RandomStreams
 from edgewise.preflight.closeup import look_closely
 from edgewise.preflight.contracts import own_backwards
 from edgewise.preflight.evidence import (
+    Alignment,
     TrainingEvidence,
     copied,
     is_readable,
@@ -306,6 +307,17 @@ class Passes:
                 and torch.equal(lookup.ids, alignment.ids)
             ):
                 evidence.reach = reach
+                self._start_of_outputs(alignment, reach)
+
+    def _start_of_outputs(self, alignment: Alignment, reach: Tensor) -> None:
+        """A causal output ends at its own token, whatever was cut away before it: rows become places of tokens."""
+        evidence = self.evidence
+        rows = [(b, row) for b, row in enumerate(evidence.reach_rows) if row >= 0]
+        last = [int((reach[b] > 1e-7 * float(reach[b].max())).nonzero()[-1]) for b, _ in rows if reach[b].any()]
+        ways = {end - row for end, (_, row) in zip(last, rows, strict=False)}
+        if len(last) == len(rows) and len({row for _, row in rows}) > 1 and len(ways) == 1:
+            alignment.start = max(0, ways.pop())
+            evidence.reach_rows = [row + alignment.start if row >= 0 else row for row in evidence.reach_rows]
 
     def _token_edit(self) -> Edit | None:
         """Replace token j of the first sample, swap two tokens of the second; None without token ids."""
@@ -322,6 +334,8 @@ class Passes:
         j = changed_token(ids[0])
         if tokens < 4 or j is None:
             return None
+        if alignment is not None and (alignment.offset or 0) > 3:
+            j = max(j, min(tokens - 2, (alignment.offset or 0) + alignment.rows // 2))  # among the labels
         size = table.shape[0]
         if alignment is not None and evidence.class_rows is not None:
             size = min(size, evidence.class_rows[3])
@@ -371,7 +385,7 @@ class Passes:
             if base is not None and (
                 other is None
                 or other.shape != base.shape
-                or not bool(((other == base) | ((other - base).abs() <= tolerance(base))).all())
+                or not bool(torch.isclose(other, base, rtol=0, atol=tolerance(base), equal_nan=True).all())
             ):
                 evidence.changed, evidence.again = None, again
                 evidence.problems.append(

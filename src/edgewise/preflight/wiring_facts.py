@@ -159,12 +159,14 @@ def no_final_norm(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
 def collapse(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
     """Compare the mean cosine of the tokens before and after the blocks.
 
-    Threshold: above 0.99 after the last block and below 0.95 before the first; fresh weights.
+    Threshold: above 0.99 after the last block and below 0.95 before the first, and above 0.9 without what all
+    samples share; fresh weights.
     """
     blocks = [c for c in _block_calls(evidence) if "overlap" in c.kept]
     if not blocks or not evidence.fresh:
         raise NotAsked("no fresh blocks of tokens")
-    if blocks[-1].kept["overlap"] > 0.99 and blocks[0].kept["overlap before"] < 0.95:
+    alike = blocks[-1].kept["overlap"] > 0.99 and blocks[-1].kept.get("overlap apart", 1.0) > 0.9
+    if alike and blocks[0].kept["overlap before"] < 0.95:
         at = next(c for c in blocks if c.kept["overlap"] > 0.95)
         yield warning(
             at.name,
