@@ -222,11 +222,20 @@ def what_is_scored(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
         yield from _scored_tokens(evidence.alignment)
         return
     ignored = int(call.options.get("ignore_index", -100))
-    if rows is None or not 0 <= ignored < rows[3]:
-        raise NotAsked("the labels are not one per token, and no class is ignored")
     samples = samples_of(evidence.batches[0])
+    if rows is None or not 0 <= ignored <= rows[3] or rows[1].numel() != samples:
+        raise NotAsked("the labels are not one per token, and no class is ignored")
     share = float((rows[1] == ignored).float().mean())
-    if rows[1].numel() == samples and share > 0:
+    if share > 0.05 and ignored == rows[3]:
+        yield warning(
+            ["labels", "data"],
+            "Labels lie beyond the last class and are ignored: they are out of range.",
+            f"{share:.0%} of the samples have a label past the {rows[3]} that there are, which is cut to {ignored}, "
+            "the ignored one: are positions (of the answer, start_positions) counted in characters, not in tokens?",
+            "count positions in tokens, after truncation",
+            share=share,
+        )
+    elif 0 < share and ignored < rows[3]:
         yield warning(
             ["loss", "labels"],
             f"ignore_index is a class of its own: no sample of class {ignored} is ever scored.",

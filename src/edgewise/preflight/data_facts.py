@@ -272,6 +272,8 @@ def labels(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
             f"from {int(scored.min())} to {int(scored.max())} for {classes} classes",
         )
     elif scored.numel() >= 8 and scored.unique().numel() == 1 and classes > 2:
+        if _stands_out(rows[0][kept].float(), int(scored[0])):
+            return
         yield warning(
             "labels",
             "All labels of the batch are the same class.",
@@ -285,14 +287,21 @@ def labels(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
         yield note("labels", "Almost every label is ignored.", f"{scored.numel()} of {y.numel()} are scored")
 
 
+def _stands_out(logits: Tensor, label: int) -> bool:
+    """Return whether the one class asked for is far above all others: the positive of a contrast with a queue."""
+    means = logits.mean(0)
+    others = torch.cat([means[:label], means[label + 1 :]])
+    return others.numel() >= 4 and float(means[label] - others.max()) > 2 * float(others.std())
+
+
 def _unlabeled(alignment: Alignment) -> Iterator[CheckFinding]:
     """Sequences without a label that is scored."""
     kept = alignment.kept
     empty = int((~kept.any(1)).sum())
-    if kept.shape[1] >= 8 and empty > 0.6 * len(kept) and empty >= 3:
+    if kept.shape[1] >= 8 and empty > 0.25 * len(kept) and empty >= 3:
         yield warning(
             ["labels", "data"],
-            "Most samples have no label that is scored: they teach nothing.",
+            "Many samples have no label that is scored: they teach nothing.",
             f"{empty} of {len(kept)} samples have ignored labels only",
             "are the answers truncated away? cut long prompts from the left, or leave such samples out",
             empty=empty,

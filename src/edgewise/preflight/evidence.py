@@ -84,6 +84,7 @@ class TrainingEvidence:
     again: Observation | None = None  # as `base`, if it came out otherwise
     evaluated: Observation | None = None
     loud: Observation | None = None
+    opposite: Observation | None = None  # as `loud`, with the other sign, where that may tell more
     replays: Any = None  # Relations: what changes of batch and outputs did to the loss
     reach: Tensor | None = None  # (samples, tokens): gradient of one output row per sample at each token
     reach_rows: list[int] = field(default_factory=list)

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from edgewise.preflight.catalog import CheckFinding, NotAsked, Undecided, error, fact, finding, note, warning
-from edgewise.preflight.evidence import TrainingEvidence, rms
-from edgewise.preflight.observer import LossCall, Observation
+from edgewise.preflight.evidence import TrainingEvidence, rms, rows_of
+from edgewise.preflight.observer import DIVISIONS, LossCall, Observation
 from edgewise.preflight.passes import contrastive, readout
 from edgewise.preflight.relations import samples_of
 
@@ -130,20 +130,86 @@ def target_scale(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
     Threshold: root mean square above 100 or mean above 20 spreads: a readout of fresh weights needs thousands
     of steps to reach them.
     """
-    call = evidence.loss_call(*REGRESSIONS)
-    labels = call.labels.float()
-    if labels.numel() < 4 or not evidence.fresh:
+    evidence.loss_call()
+    calls = [c for c in evidence.seen().losses if c.name in REGRESSIONS and c.labels.numel() >= 4]
+    if not calls or not evidence.fresh:
         raise NotAsked("few targets, or trained weights")
-    spread, size = float(labels.std()), rms(labels)
-    if size > 100 or abs(float(labels.mean())) > 20 * max(spread, 1e-12) > 0:
-        yield warning(
-            ["labels", "data"],
-            "The regression targets are not normalized.",
-            f"mean {float(labels.mean()):.3g}, spread {spread:.3g}",
-            "subtract the mean of the targets and divide by their spread",
-            mean=float(labels.mean()),
-            spread=spread,
-        )
+    for labels in (c.labels.float() for c in calls):
+        spread, size = float(labels.std()), rms(labels)
+        if size > 100 or abs(float(labels.mean())) > 20 * max(spread, 1e-12) > 0:
+            yield warning(
+                ["labels", "data"],
+                "The regression targets are not normalized.",
+                f"mean {float(labels.mean()):.3g}, spread {spread:.3g}"
+                + (": this term outweighs the other terms of the loss" if len(calls) < len(evidence.seen().losses) else ""),
+                "subtract the mean of the targets and divide by their spread",
+                mean=float(labels.mean()),
+                spread=spread,
+            )
+
+
+@fact("loss domain", needs="changed")
+def loss_domain(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
+    """Compare what the loss divides by, or takes the logarithm or root of, with the same for loud outputs of both
+    signs.
+
+    Threshold: a divisor that outputs move through zero; the logarithm or root of a number below zero.
+    Cannot decide: networks without a Linear readout; what modules compute.
+    """
+    evidence.after_base()
+    passes = [p for p in (evidence.base, evidence.loud, evidence.opposite) if p is not None]
+    if len(passes) < 3 or len({len(p.domains) for p in passes}) > 1:
+        raise NotAsked("the loss divides by nothing that the outputs move")
+    for entries in zip(*(p.domains for p in passes), strict=True):
+        low, high = min(e.low for e in entries), max(e.high for e in entries)
+        if entries[0].differentiable and low < 0 and (high > 0 or entries[0].name not in DIVISIONS):
+            what = "divides by" if entries[0].name in DIVISIONS else f"takes the {entries[0].name} of"
+            yield warning(
+                ["loss", evidence.facts["readout"]],
+                f"The loss {what} a number that outputs can make negative: it has no lower bound, or is NaN.",
+                f"it goes from {low:.3g} to {high:.3g} as the readout speaks louder: raw outputs where probabilities, "
+                f"variances or rates (sigmoid, softmax, softplus, exp) are expected?",
+                "give the loss what its formula takes: dice and IoU take probabilities, densities positive scales",
+                low=low,
+                high=high,
+            )
+            return
+
+
+@fact("class weights", needs="loss")
+def class_weights(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
+    """Compare the weights of classes with how often they occur.
+
+    Threshold: rare classes weigh less, though most are rare: `pos_weight` below 0.5 where less than a fifth are
+    positive (or above 2 where more than four fifths are); weights that grow with the counts (correlation above 0.9),
+    both more than 3 times apart.
+    """
+    evidence.loss_call()
+    for call in evidence.seen().losses:
+        weight, shares = call.options.get("pos_weight"), torch.empty(0)
+        if torch.is_tensor(weight) and call.labels.dim() and call.labels.numel() >= 64:
+            shares = call.labels.float().reshape(-1, call.labels.shape[-1]).mean(0)
+            shares = shares if weight.numel() == shares.numel() else shares.mean().reshape(1)
+            upside = ((weight < 0.5) & (shares < 0.2)) | ((weight > 2) & (shares > 0.8))
+            wrong = weight.numel() == shares.numel() and float(upside.float().mean()) > 0.8
+        else:
+            weight, rows = call.options.get("weight"), rows_of(call) if call.name in CLASSES else None
+            if not torch.is_tensor(weight) or rows is None or int(rows[2].sum()) < 32:
+                continue
+            shares = rows[1][rows[2]].bincount(minlength=rows[3])[: rows[3]].float() / int(rows[2].sum())
+            known = shares > 0
+            logs = torch.stack([weight[known].float().clamp(min=1e-12).log(), shares[known].log()])
+            apart = (logs.amax(1) - logs.amin(1)).min() if int(known.sum()) >= 2 else torch.zeros(())
+            wrong = bool(apart > math.log(3)) and float(torch.corrcoef(logs)[0, 1]) > 0.9
+        if wrong:
+            yield warning(
+                ["loss", "labels", "data"],
+                "The class weights are upside down: they make rare classes (positives) rarer still.",
+                f"weights from {float(weight.min()):.3g} to {float(weight.max()):.3g} for classes that are "
+                f"{float(shares.min()):.1%} to {float(shares.max()):.1%} of the labels: the imbalance grows",
+                "weight by the inverse of the counts: pos_weight is negatives over positives",
+            )
+            return
 
 
 @fact("bounded outputs", needs="changed")
@@ -209,6 +275,15 @@ def bounded_outputs(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
     if call.name in REGRESSIONS:
         yield from _out_of_reach(evidence, call, place)
         return
+    if call.name == "poisson_nll_loss" and call.options["log_input"] and _one_side(evidence) == "below":
+        yield error(
+            [place, "loss"],
+            "poisson_nll_loss takes its input for the logarithm of the rate, and the outputs are rates.",
+            "log_input is True, so that exp(output) is the rate, and no output is ever below zero whatever the "
+            "readout says: softplus, relu or exp follows it, and the rate is never below one",
+            "log_input=False for rates, or give the raw outputs of the last Linear layer",
+        )
+        return
     base = None if evidence.base is None else evidence.base.main_loss
     if call.name == "cross_entropy" and head is None and base is not None and evidence.base is not None:
         bound = _bound_of_cosines(evidence.base, base.outputs.float())
@@ -250,16 +325,24 @@ def bounded_outputs(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
             f"whatever the readout says, outputs stay between {low:.2g} and {high:.2g}: tanh, sigmoid, "
             f"softmax or a normalization follows it",
         )
-    elif (low >= 0 and float(logits.min()) >= 0) or (
-        high <= 0 and float(logits.max()) <= 0 and _not_log(values)
-    ):
-        side = "below" if low >= 0 else "above"
+    elif (side := _one_side(evidence)) and (side == "below" or _not_log(values)):
         yield warning(
             place,
             f"No output ever goes {side} zero: an activation follows the readout.",
             f"outputs go from {low:.3g} to {high:.3g} whatever the readout says",
             "give the raw outputs of the last Linear layer (no ReLU) to the loss",
         )
+
+
+def _one_side(evidence: TrainingEvidence) -> str:
+    """Return the side of zero on which no output ever is, whatever the readout says, or nothing."""
+    passes = (evidence.base, evidence.loud, evidence.opposite)
+    calls = [p.main_loss for p in passes if p is not None and p.main_loss is not None]
+    if len(calls) < 3:
+        return ""
+    return "below" if all((c.outputs >= 0).all() for c in calls) else (
+        "above" if all((c.outputs <= 0).all() for c in calls) else ""
+    )
 
 
 def _scaled(evidence: TrainingEvidence) -> bool:

@@ -39,7 +39,12 @@ LOSSES = {
     "binary_cross_entropy": "binary_cross_entropy",
     "binary_cross_entropy_with_logits": "binary_cross_entropy_with_logits",
     "kl_div": "kl_div",
+    "poisson_nll_loss": "poisson_nll_loss",
+    "gaussian_nll_loss": "gaussian_nll_loss",
 }
+DIVISIONS = {"__truediv__": 1, "div": 1, "true_divide": 1, "__rtruediv__": 0, "reciprocal": 0}  # place of the divisor
+DOMAINS = {**DIVISIONS, "log": 0, "sqrt": 0}
+ADDITIONS = ("add", "__add__", "__radd__", "__iadd__", "add_")
 DIFFERENCES = ("sub", "__sub__", "rsub", "__rsub__", "subtract")
 SQUARES = {
     "pow": "mse_loss",
@@ -107,6 +112,28 @@ class LossCall:
 
 
 @dataclass
+class Domain:
+    """What the loss divides by, or takes the logarithm or root of."""
+
+    name: str
+    low: float
+    high: float
+    differentiable: bool
+
+
+@dataclass
+class Constant:
+    """Something that is the same for every sample, added to the tokens: positions."""
+
+    place: str
+    learned: bool
+    rows: int
+    distinct: int  # rows
+    share: float  # of the tokens in the variance of both
+    values: Tensor
+
+
+@dataclass
 class Observation:
     """Everything seen in one pass, in order."""
 
@@ -123,6 +150,8 @@ class Observation:
         default_factory=list
     )  # F.normalize: shape, axis
     given: list[Tensor] = field(default_factory=list)  # floating inputs of the model
+    domains: list[Domain] = field(default_factory=list)
+    constants: list[Constant] = field(default_factory=list)
     broken: list[tuple[str, Broken]] = field(
         default_factory=list
     )  # place, what a loss function was not given
@@ -254,6 +283,7 @@ class Observer(TorchFunctionMode):
     ) -> Any:
         kwargs, name = kwargs or {}, getattr(func, "__name__", "")
         if name == "multi_head_attention_forward" and self.details:
+            self.seen.used.update(id(a) for a in args if isinstance(a, nn.Parameter))
             return self._inside(func, args, kwargs)
         if self.details and not self._replaced and not torch.compiler.is_compiling():
             for value in args:
@@ -279,6 +309,8 @@ class Observer(TorchFunctionMode):
             self._difference(args, out)
         elif name in SQUARES and id(args[0]) in self._differences:
             self._by_hand(name, args, kwargs)
+        elif name in DOMAINS and not self.seen.stack:
+            self._domain(name, args)
         elif name == "dropout" and torch.is_tensor(args[0]):
             share, active = argument(args, kwargs, 1, "p", 0.5), argument(args, kwargs, 2, "training", True)
             self.seen.dropouts.append((self.seen.place, float(share), bool(active)))
@@ -290,6 +322,36 @@ class Observer(TorchFunctionMode):
         elif self.cosines and name in PRODUCTS and torch.is_tensor(out):
             self._cosine(args, out)
         return out
+
+    def _domain(self, name: str, args: tuple[Any, ...]) -> None:
+        value = args[DOMAINS[name]] if len(args) > DOMAINS[name] else None
+        if torch.is_tensor(value) and value.is_floating_point() and value.numel():
+            with torch._C.DisableTorchFunction(), torch.no_grad():
+                low, high = value.detach().float().aminmax()
+            self.seen.domains.append(Domain(name, float(low), float(high), value.requires_grad))
+
+    def _constant(self, args: tuple[Any, ...], out: Any) -> None:
+        """Positions: what is added to the tokens of every sample alike."""
+        if len(args) < 2 or not all(torch.is_tensor(a) and a.is_floating_point() for a in args[:2]):
+            return
+        for x, c in (args[:2], args[1::-1]):
+            same = x.dim() == 3 and out.shape == x.shape and c.shape[-2:] == x.shape[-2:]
+            if not same or c.numel() != x[0].numel() or x.shape[0] < 2 or min(x.shape[1:]) < 4:
+                continue
+            c, x = c.detach().reshape(x.shape[1:]).float(), x.detach().float()
+            if float(c.min()) > MASKED:
+                tokens, places = (float(t.var(-2).sum(-1).mean()) for t in (x, c))
+                self.seen.constants.append(
+                    Constant(
+                        self.seen.place,
+                        any(a.requires_grad for a in args[:2] if a.numel() == c.numel()),
+                        c.shape[0],
+                        c.unique(dim=0).shape[0],
+                        tokens / max(tokens + places, 1e-30),
+                        c,
+                    )
+                )
+            return
 
     def _cosine(self, args: tuple[Any, ...], out: Tensor) -> None:
         """A product of vectors of one length: cosines, whose bound is known."""
@@ -343,6 +405,8 @@ class Observer(TorchFunctionMode):
             for place, key in ((2, "weight"), (4, "ignore_index"), (6, "reduction"), (7, "label_smoothing")):
                 if len(args) > place and key not in options:
                     options[key] = args[place]
+        elif name == "poisson_nll_loss":
+            options["log_input"] = argument(args, kwargs, 2, "log_input", True)
         value = out.detach() if torch.is_tensor(out) else None
         differentiable = labels.is_floating_point() and labels.requires_grad
         call = LossCall(
@@ -432,6 +496,8 @@ class Observer(TorchFunctionMode):
                     self._weights[id(out)] = (self._weights[source][0], out)
             elif name in ("cos", "sin", "polar"):
                 self.seen.waves = True
+            elif name in ADDITIONS:
+                self._constant(args, out)
             elif name == "normalize" and torch.is_tensor(args[0]) and not isinstance(args[0], nn.Parameter):
                 self.seen.units_over.append(
                     (self.seen.place, tuple(out.shape), argument(args, kwargs, 2, "dim", 1))

@@ -107,9 +107,27 @@ def groups(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
             f"from {min(rates):.2g} to {max(rates):.2g}",
             "a typing error in an exponent?",
         )
+    own = {_plain(key): key for key in getattr(evidence.optimizer, "defaults", {})}
+    for key in dict.fromkeys(key for g in every for key in g):
+        meant = own.get(MEANT.get(_plain(key), _plain(key)))
+        if meant not in (None, key) and any(key in g and g[key] != g.get(meant) for g in every):
+            yield warning(
+                "optimizer",
+                f"The groups have the key {key!r}, which the optimizer does not read: it has {meant!r}.",
+                f"{key} is {next(g[key] for g in every if key in g)!r}, and the {meant} that counts is "
+                f"{next(g[meant] for g in every if meant in g)!r}: unknown keys are ignored (learning rate?)",
+                f"write {meant!r}",
+            )
     frozen = [p for g in every for p in g["params"] if not p.requires_grad]
     if frozen and len(frozen) == len(ids):
         yield error("optimizer", "Every parameter of the optimizer is frozen.", f"{len(frozen)} parameters")
+
+
+MEANT = {"learningrate": "lr", "rate": "lr", "wd": "weightdecay", "decay": "weightdecay", "l2": "weightdecay"}
+
+
+def _plain(key: str) -> str:
+    return key.lower().replace("_", "").replace("-", "")
 
 
 @fact("rate zero", needs="optimizer")

@@ -353,6 +353,7 @@ def positions(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
                     f"from {int(ids.flatten()[0])} down to {int(ids.reshape(-1, ids.shape[-1])[0, -1])}",
                     "arange(length), not its flip",
                 )
+    yield from _alike(evidence)
     living = {n for one in evidence.gradients for n, g in one.items() if g is not None and g.alive}
     unused = [
         n
@@ -369,6 +370,24 @@ def positions(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
             "Positions are learned and not used: they get no gradient.",
             f"{unused[0]} has none in {len(evidence.gradients)} passes",
             "add them to the embedding of the tokens",
+        )
+
+
+def _alike(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
+    """Constant positions of which some are equal, where nothing else tells positions apart."""
+    seen = evidence.seen()
+    tables = any(x.ids.dim() and bool((x.ids.diff() == 1).all()) for x in seen.lookups)
+    alike = [c for c in seen.constants if 1 < c.distinct < c.rows]
+    if alike and len(alike) == len(seen.constants) and not alike[0].learned and not seen.waves and not tables:
+        at, width = alike[0], alike[0].values.shape[1]
+        names = [n for n, b in evidence.model.named_buffers() if b.dim() >= 2 and b.shape[-1] == width]
+        yield warning(
+            [at.place or "model", *names],
+            "Some positions are identical: the network cannot tell them apart.",
+            f"of the {at.rows} constant rows that are added to the tokens of every sample, {at.distinct} are different",
+            "both axes of an image must be in its positions: rows as well as columns",
+            rows=at.rows,
+            distinct=at.distinct,
         )
 
 

@@ -406,17 +406,23 @@ class Passes:
         head = readout(evidence)
         if head is None or evidence.base is None or evidence.base.error is not None:
             return
-        name, module = head
+        evidence.facts["readout"], module = head
+        evidence.loud = self._scaled(module, 1e4)
+        call = evidence.loud.main_loss
+        one_sided = call is not None and bool((call.outputs >= 0).all() or (call.outputs <= 0).all())
+        if one_sided or any(d.differentiable for d in evidence.base.domains):
+            evidence.opposite = self._scaled(module, -1e4)
 
+    def _scaled(self, module: nn.Linear, factor: float) -> Observation:
         def scale(linear: nn.Linear, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
             out = torch.nn.functional.linear(arguments[0], linear.weight)
-            return (arguments[0] * (1e4 / max(rms(out), 1e-12)), *arguments[1:])
+            return (arguments[0] * (factor / max(rms(out), 1e-12)), *arguments[1:])
 
         handle = module.register_forward_pre_hook(scale)
         try:
-            evidence.loud = self._pass(self._observer(prints=False, cosines=True))
-            evidence.loud.value = None
-            evidence.facts["readout"] = name
+            seen = self._pass(self._observer(prints=False, cosines=True))
+            seen.value = None
+            return seen
         finally:
             handle.remove()
 
@@ -435,8 +441,7 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 
 def readout(evidence: TrainingEvidence) -> tuple[str, nn.Linear] | None:
     """The last Linear layer whose outputs are as many as the classes, or the last one of all for other losses."""
-    call = None if evidence.first is None else evidence.first.main_loss
-    if evidence.first is None or call is None:
+    if evidence.first is None:
         return None
     rows = None if contrastive(evidence) else evidence.class_rows
     for made in reversed(evidence.first.calls):

@@ -276,6 +276,10 @@ def token_share(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
     seen, alignment = evidence.seen(), evidence.alignment
     if not seen.lookups or not evidence.fresh:
         raise NotAsked("no fresh embeddings")
+    first = next(iter(seen.constants), None)
+    if first is not None and not first.learned and first.share < 0.01:
+        yield _drowned(first.place or "model", first.share)
+        return
     tokens, others = 0.0, 0.0
     place = ""
     for lookup in seen.lookups:
@@ -293,12 +297,16 @@ def token_share(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
         elif alignment is None or lookup.place == alignment.place:
             tokens += variance
     if others and tokens and tokens < 0.01 * (tokens + others):
-        yield warning(
-            [place],
-            "Positions drown the tokens in the embedding.",
-            f"tokens bring {tokens / (tokens + others):.2%} of its variance",
-            "draw both tables on one scale",
-        )
+        yield _drowned(place, tokens / (tokens + others))
+
+
+def _drowned(place: str, share: float) -> CheckFinding:
+    return warning(
+        [place],
+        "Positions drown the tokens in the embedding.",
+        f"tokens bring {share:.2%} of its variance",
+        "draw both on one scale, or multiply the embedding by the root of its width",
+    )
 
 
 @fact("rows of tables", needs="pass", cost="0")
