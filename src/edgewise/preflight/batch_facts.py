@@ -118,6 +118,32 @@ def narrow_ids(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
         )
 
 
+@fact("condition dropped", needs="pass", cost="0")
+def condition_dropped(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
+    """Compare the rows that every table is asked for with the field of the batch that they are, but for one row.
+
+    Threshold: that one row in the place of more than 60 % of them, which the field never asks for.
+    """
+    columns = [t for _, t in fields(evidence.batches[0]) if t.dim() and not t.is_floating_point()]
+    for lookup in evidence.seen().lookups:
+        ids = lookup.ids
+        for column in columns:
+            if column.shape != ids.shape or column.numel() < 16 or column.unique().numel() < 2:
+                continue
+            others = ids[ids != column].unique()
+            share = float((ids != column).float().mean())
+            if others.numel() == 1 and share > 0.6 and not bool((column == others).any()):
+                yield warning(
+                    [lookup.place or "model", "data", "loss"],
+                    "The condition is nearly always dropped: one id stands in its place.",
+                    f"row {int(others)} is asked for {share:.0%} of the time, in the place of a field of the batch, and "
+                    f"the other rows get hardly any gradient",
+                    "guidance drops about 10 %: is the comparison of the random draw the wrong way round?",
+                    share=share,
+                )
+                return
+
+
 @fact("labels of others", needs="loss", cost="0")
 def labels_of_others(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
     """Compare how well a linear probe of a sample's inputs tells its own label with how well it tells its neighbors'.

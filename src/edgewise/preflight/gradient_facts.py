@@ -7,6 +7,8 @@ import re
 from collections.abc import Iterator
 from itertools import pairwise
 
+from torch import nn
+
 from edgewise.preflight.catalog import CheckFinding, NotAsked, error, fact, finding, note, warning
 from edgewise.preflight.evidence import TrainingEvidence, parent, rms
 
@@ -72,12 +74,32 @@ def no_gradient(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
             "after them; or their output is not used",
             share=share,
         )
+    passed = [n for n in idle if _passed_by(evidence, n, called)]
+    if passed:
+        yield error(
+            passed,
+            "Trainable layers never run, though the module around them is used: its weights are read past its forward.",
+            f"{len(passed)} parameters (an adapter?) get no gradient: what wraps them was not called, and the weights "
+            f"beside them entered the pass",
+            "wrap a layer that is called; nn.MultiheadAttention reads out_proj.weight and never calls out_proj",
+        )
+        idle = [n for n in idle if n not in passed]
     if idle:
         yield note(
             idle,
             "Trainable parameters belong to layers that never ran on this batch.",
             f"{len(idle)} parameters",
         )
+
+
+def _passed_by(evidence: TrainingEvidence, name: str, called: set[str]) -> bool:
+    """Return whether a matrix lies in a module that did not run and of which other weights were used."""
+    around = parent(parent(name))
+    lists = (nn.ModuleList, nn.ModuleDict, type(None))  # are never called
+    if evidence.trainable[name].dim() < 2 or around in called or isinstance(evidence.module(around), lists):
+        return False
+    beside = [p for n, p in evidence.parameters.items() if n.startswith(around + ".") and parent(n) != parent(name)]
+    return any(id(p) in evidence.seen().used and len(evidence.names[id(p)]) == 1 for p in beside)
 
 
 def _own_work(evidence: TrainingEvidence, name: str) -> bool:

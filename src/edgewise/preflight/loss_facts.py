@@ -84,7 +84,7 @@ def first_loss(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
     cosines = evidence.base is not None and evidence.base.main_loss is not None
     if cosines and _bound_of_cosines(evidence.base, evidence.base.main_loss.outputs.float()) is not None:  # type: ignore[arg-type,union-attr]
         severity = "note"  # their scale is chosen
-    if not evidence.fresh or not evidence.all_trainable:
+    if not evidence.fresh or not evidence.all_trainable or evidence.data.get("as published"):
         severity = "note"
     rows = evidence.class_rows
     assert rows is not None
@@ -315,6 +315,16 @@ def bounded_outputs(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
     if bound is not None:  # these vectors may not come near it, others will
         low, high = -bound, bound
     if contrastive(evidence) and _scaled(evidence):
+        if high - low < 3:  # of any number of samples the right one is hardly above chance
+            yield warning(
+                ["loss", *(n for n, p in evidence.trainable.items() if p.numel() == 1)],
+                "Cosines are hardly scaled: the learned temperature starts where all pairs are about equally likely.",
+                f"they are multiplied by {high:.3g}, and so bounded by it: scale or temperature inverted, or without "
+                "its logarithm?",
+                "log(1 / 0.07) for a scale that is exponentiated",
+                scale=high,
+            )
+            return
         raise NotAsked("a learned temperature can widen the outputs")
     if high - low < 50 and classes >= 2:
         yield _bounded(

@@ -327,6 +327,19 @@ def frozen_and_fresh(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
     if drawn:
         yield from drawn
         return
+    tied = [n for n in frozen if n in evidence.tables and len(evidence.names[id(evidence.parameters[n])]) > 1]
+    rest = [e for n, e in evidence.edges.items() if n not in frozen]
+    if evidence.fresh and rest and any(evidence.edges[n] < 1.07 for n in tied):
+        names = [x for n in tied for x in evidence.names[id(evidence.parameters[n])]]
+        yield warning(
+            names,
+            "The readout is frozen and was never trained: it is tied to the embedding, which does not require a "
+            "gradient.",
+            f"{names[0]} has {len(names)} names, is a random draw and requires_grad is False, while other weights "
+            "train",
+            "untie the readout before freezing the embedding, or leave both trainable",
+        )
+        return
     raw = [n for n in frozen if evidence.edges[n] < 1.07 and n not in evidence.tables]
     total = sum(p.numel() for p in evidence.parameters.values())
     share = sum(evidence.parameters[n].numel() for n in raw) / max(1, total)

@@ -152,6 +152,59 @@ def _weights_on(evidence: TrainingEvidence, pads: Tensor) -> Iterator[tuple[Tens
                     yield weights.float().sum((0, 1)), ~row
 
 
+@fact("text is masked", needs="loss", cost="0")
+def text_is_masked(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
+    """Compare the masks of the batch with the tokens that they hide.
+
+    Threshold: a mask that hides one token wherever it stands, at least 1.5 times per row between tokens that are not
+    hidden: a word, not padding; a mask of the source that is exactly where labels are not ignored.
+    Cannot decide: masks that the loss makes; words that are dropped on purpose.
+    """
+    evidence.loss_call()
+    tensors, asked = _batch_tensors(evidence), 0
+    for ids in (x.ids for x in token_lookups(evidence.seen())):
+        for _, mask in tensors:
+            values = set(mask.unique().tolist()) if mask.shape == ids.shape else set()
+            if values not in ({0, 1}, {False, True}) or ids.shape[0] < 4:
+                continue
+            asked += 1
+            by_labels = [
+                (y == -100) for _, y in tensors if y.shape == ids.shape and bool((y == -100).any())
+            ]
+            for hidden in (mask == 0, mask != 0):
+                tokens = ids[hidden].unique()
+                holes = (hidden[:, 1:-1] & ~hidden[:, :-2]) & (_later(~hidden)[:, 1:-1])
+                if tokens.numel() == 1 and bool((hidden == (ids == tokens)).all()) and holes.sum() >= 1.5 * len(ids):
+                    yield warning(
+                        [first_mixer(evidence), "data"],
+                        "The padding mask hides a real token of the text, wherever it stands.",
+                        f"token {int(tokens)} is masked {float(holes.sum()) / len(ids):.1f} times per row between "
+                        f"other tokens, not only at the ends of rows",
+                        "tell padding by the lengths of rows, or by an id that no word has",
+                        token=int(tokens),
+                    )
+                    return
+            apart = evidence.alignment is None or evidence.alignment.offset is None
+            if apart and ids[mask == 0].unique().numel() >= 4 and any(
+                torch.equal(mask == 0, ignored) for ignored in by_labels
+            ):
+                yield warning(
+                    [first_mixer(evidence), "data"],
+                    "The attention mask of the source is that of the labels: it hides real tokens of the input.",
+                    f"the mask is zero exactly where labels are -100, at {float((mask == 0).float().mean()):.0%} of the "
+                    f"tokens, which are {ids[mask == 0].unique().numel()} different ones",
+                    "give the encoder the mask of its own tokens",
+                )
+                return
+    if not asked:
+        raise NotAsked("no mask of the size of the token ids")
+
+
+def _later(seen: Tensor) -> Tensor:
+    """Return where a token that is seen comes later in the row."""
+    return seen.flip(1).cumsum(1).flip(1).roll(-1, 1) > 0
+
+
 @fact("end not learned", needs="loss")
 def end_not_learned(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
     """Compare the tokens of the text, as the attention mask of the batch has them, with the labels that are scored.

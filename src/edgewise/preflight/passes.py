@@ -72,7 +72,7 @@ class Passes:
         """Return whether forward and backward ran and gave finite numbers."""
         evidence = self.evidence
         clear_gradients(evidence)
-        observer = self._observer(look=look_closely(evidence), details=True)
+        observer = self._observer(look=look_closely(evidence), details=True, track=True)
         with own_backwards(lambda: observer.seen.place) as backwards:
             seen = evidence.first = self._pass(observer)
         seen.backwards = backwards
@@ -97,6 +97,7 @@ class Passes:
         finally:
             for made in seen.losses:
                 made.live = None
+        evidence.data["opposed"] = list(_opposed(seen))
         evidence.gradients = [gradients(evidence)]
         return all(g is None or g.finite for g in evidence.gradients[0].values())
 
@@ -222,6 +223,7 @@ class Passes:
                 replay.own_labels(found, self._plainly, base)
                 replay.draws(found, base)
                 replay.downhill(found)
+                replay.terms(found)
         except Exception as error:  # noqa: BLE001  the user's loss with other numbers: what was found so far counts
             evidence.facts["replay"] = f"{type(error).__name__}: {str(error)[:200]}"
 
@@ -457,6 +459,18 @@ def contrastive(evidence: TrainingEvidence) -> bool:
     if rows is None or rows[0].shape[0] != rows[3] or rows[3] < 3:
         return False
     return bool((rows[1] == torch.arange(rows[3], device=rows[1].device)).all())
+
+
+def _opposed(seen: Observation) -> Iterator[tuple[str, float]]:
+    """Lookups of the same ids in the same table, and the cosine of their gradients."""
+    looks = [x for x in seen.lookups if x.output is not None and x.output.grad is not None]
+    for i, one in enumerate(looks[:8]):
+        for other in looks[i + 1 : 8]:
+            if one.table is other.table and one.ids.dim() >= 2 and torch.equal(one.ids, other.ids):
+                a, b = (x.output.grad.float().flatten() for x in (one, other))  # type: ignore[union-attr]
+                yield one.place, float(a @ b) / max(float(a.norm() * b.norm()), 1e-30)
+    for look in seen.lookups:
+        look.output = None
 
 
 def outputs_of(seen: Observation) -> Tensor | None:

@@ -100,8 +100,10 @@ class RealSteps:
             self.start.restore()
             fresh, left = evidence.gradients[0], None
         else:
+            torch.rand(())  # a stream that stands there again after this step was set back in it
             left = gradients(evidence)
             fresh = self._fresh_gradient(batch) if k == 1 else None
+        streams = RandomStreams(all_devices=False)
         record = self._begin(k, {})
         record.fresh, record.left = fresh, left
         self._averages("before")
@@ -111,6 +113,8 @@ class RealSteps:
         except Exception as error:  # noqa: BLE001  the user's step: reported as a finding
             evidence.problems.append(f"step {k + 1}: {type(error).__name__}: {error}")
             return None
+        kept = evidence.data.setdefault("streams", [])
+        kept.append((streams.moved(), bool(kept) and not kept[-1][2].moved(), RandomStreams(all_devices=False)))
         if self._discarded(record):
             events.names.append("wiped")
         evidence.events.append(list(events.names))

@@ -136,6 +136,50 @@ def pushed_away(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
         )
 
 
+@fact("pulled and pushed", needs="loss", cost="0")
+def pulled_and_pushed(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
+    """Compare the gradients that equal token ids get, which the loss looks up more than once.
+
+    Threshold: opposite (cosine below -0.9): the same things are positives and negatives.
+    """
+    evidence.after_base()
+    found = evidence.data.get("opposed")
+    if not found:
+        raise NotAsked("no token ids are looked up twice")
+    for place, cosine in found:
+        if cosine < -0.9:
+            yield error(
+                ["data", "labels", "loss", place],
+                "The same examples are positives and negatives: the loss pulls and pushes them at once.",
+                f"two inputs are equal (identical ids), and their gradients have cosine {cosine:.2f}: they cancel",
+                "is one field read twice, or a view of the other that was never filled?",
+                cosine=cosine,
+            )
+            return
+
+
+@fact("terms of two sizes", needs="changed", cost="0")
+def terms_of_two_sizes(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
+    """Compare the gradient of the loss at the outputs with that of the batch (and its outputs) two and three times
+    over.
+
+    Threshold: the gradient of each sample shrinks at one output, as that of a mean does, and stays at another, as that
+    of a sum does; or both, at least 5 % each, at one output.
+    """
+    terms = _replays(evidence).terms
+    if not terms:
+        raise NotAsked("the loss is not made of outputs that begin with the samples")
+    means, sums = ([pair[i] for pair in terms] for i in (0, 1))
+    if max(min(pair) for pair in terms) > 0.05 or (min(sums) < 0.01 and min(means) < 0.01):
+        yield warning(
+            ["loss", "step"],
+            "One term of the loss is a mean over the samples and another a sum: their ratio is the batch size's.",
+            "if every sample comes twice, the gradient of one term is halved (a mean) and that of another stays (a "
+            "sum): a divergence (KL) or penalty that is summed outweighs a reconstruction that is averaged",
+            "give all terms one reduction: sum over features, mean over samples",
+        )
+
+
 @fact("own label seen", needs="changed")
 def own_label_seen(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
     """Compare outputs before and after the last entry of a field was changed that the model is given and labels are
@@ -185,6 +229,24 @@ def made_in_the_step(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
                 "scaler": "its scale starts again at every step, and steps that overflow are skipped for ever",
             }[name],
             f"make the {name} once, before the loop",
+        )
+
+
+@fact("random numbers repeat", needs="loop", cost="0")
+def random_numbers_repeat(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
+    """Compare the random streams after one step with those after the next, between which a number was drawn.
+
+    Threshold: equal, though steps draw numbers: the step sets their seed.
+    """
+    if evidence.step is None:
+        raise NotAsked("no step was given")
+    streams = evidence.data.get("streams", [])
+    if any(again for _, again, _ in streams) and all(moved for moved, *_ in streams):
+        yield warning(
+            ["step", "data"],
+            "Every step draws the same random numbers: a seed is set inside the step.",
+            "the random streams stand at the same place after each step: the same noise, masks and dropout repeat",
+            "call manual_seed once, before the loop",
         )
 
 

@@ -40,6 +40,7 @@ class Relations:
     linear: bool = False  # of the outputs
     falling: float = 1.0  # share of single samples for which the loss falls without end
     drawn: float | None = None  # of targets that are redrawn in every pass, the correlation with any input
+    terms: list[tuple[float, float]] = field(default_factory=list)  # of the gradient at every output: mean, sum
     half: bool | None = None  # whether half of the batch has the outputs it had in the whole
 
 
@@ -238,14 +239,19 @@ class LossReplay:
 
     def _answer(self, batch: Batch, outputs: list[Output] | None) -> tuple[float, Tensor]:
         """The loss, and its gradient at the outputs."""
+        value, slopes = self._slopes(batch, outputs)
+        parts = [g.reshape(-1).float() for g in slopes if g is not None]
+        return value, torch.cat(parts) if parts else torch.zeros(1)
+
+    def _slopes(self, batch: Batch, outputs: list[Output] | None) -> tuple[float, list[Tensor | None]]:
+        """The loss, and its gradient at every floating output."""
         leaves = [[t.clone() for t in tensors] for tensors in self._leaves(outputs)]
         flat = [t.requires_grad_() for tensors in leaves for t in tensors if t.is_floating_point()]
         with torch.enable_grad():
             value = self.run(batch, self._built(leaves))[0]
             used = bool(flat) and torch.is_tensor(value) and value.requires_grad
             slopes = torch.autograd.grad(value, flat, allow_unused=True) if used else ()
-        parts = [g.detach().reshape(-1).float() for g in slopes if g is not None]
-        return float(value), torch.cat(parts) if parts else torch.zeros(1)
+        return float(value), [None if g is None else g.detach() for g in slopes]
 
     def _moves(self, batch: Batch, outputs: list[Output] | None, usual: tuple[float, Tensor]) -> str | None:
         """Return whether the "loss" changes with a changed batch, or "nothing"; None if it fails."""
@@ -316,6 +322,33 @@ class LossReplay:
             built.append(pytree.tree_map(lambda x, rest=rest: next(rest) if torch.is_tensor(x) else x, out))
         return built
 
+    def terms(self, found: Relations) -> None:
+        """Give every sample, with its outputs, once, twice and three times: means stay, sums grow."""
+        batch, outputs = self.evidence.batches[0], self._leaves()
+        samples = samples_of(batch)
+        floats = [t for tensors in outputs for t in tensors if t.is_floating_point()]
+        parts = [t for _, t in fields(batch)] + floats
+        if samples < 4 or any(not t.dim() or t.shape[0] != samples for t in parts):
+            return
+        if sum(t.numel() for t in floats) > 1 << 20:
+            return
+        tries = []
+        for k in (1, 2, 3):
+            more = batch
+            for path, tensor in fields(batch):
+                more = replaced(more, path, torch.cat([tensor] * k))
+            built = self._built([[torch.cat([t] * k) for t in tensors] for tensors in outputs])
+            tries.append(self._slopes(more, built)[1])
+        for one, two, three in zip(*tries, strict=True):
+            if one is None or two is None or three is None or not float(one.norm()) > 0:
+                continue
+            two, three = two[:samples], three[:samples]
+            mean, total = 2 * (one - two), 2 * two - one
+            if float((three - mean / 3 - total).norm()) > 1e-3 * float(one.norm()):
+                found.terms = []
+                return  # neither: a contrast of the samples of a batch
+            found.terms.append((float(mean.norm() / one.norm()), float(total.norm() / one.norm())))
+
     def draws(self, found: Relations, base: Observation) -> None:
         """Targets that other random numbers change: are they in anything that the model is given?"""
         call, batch = base.main_loss, self.evidence.batches[0]
@@ -373,21 +406,22 @@ class LossReplay:
                 return
 
     def half(self, found: Relations, observe: Callable[[Batch], Observation], whole: Observation) -> None:
-        """Half of the samples alone: their outputs must be those that they had in the whole batch."""
+        """The last half of the samples alone, in another order: they must have the outputs that they had in the whole."""
         batch = self.evidence.batches[0]
         samples = samples_of(batch)
-        keep, call = samples // 2, whole.main_loss
-        if keep < 1 or call is None or samples < 2:
+        call = whole.main_loss
+        if call is None or samples < 2:
             return
         sizes = [t.shape[:2] for _, t in fields(batch) if t.dim()]
         if any(samples not in size for size in sizes) or any(
             size.count(samples) > 1 for size in map(list, sizes)
         ):
             return  # the axis of the samples is not known
-        new = batch
+        new, chosen = batch, _other_half(batch, samples)
         for path, tensor in fields(batch):
             if tensor.dim():
-                new = replaced(new, path, tensor.narrow(list(tensor.shape).index(samples), 0, keep))
+                axis = list(tensor.shape).index(samples)
+                new = replaced(new, path, tensor.index_select(axis, chosen.to(tensor.device)))
         calls: list[tuple[list[Tensor], Output]] = []
         with self.recording(calls):
             seen = observe(new)
@@ -395,31 +429,43 @@ class LossReplay:
         if seen.error is not None or part is None:
             return
         for (few, _), (many, _) in zip(calls, self.calls, strict=False):
-            pairs = [(a, b) for a, b in zip(few, many, strict=False) if a.dim() and a.dim() == b.dim()]
-            if any(not torch.equal(a, b[tuple(map(slice, a.shape))]) for a, b in pairs):
-                return  # the loss itself mixes samples before the model, as mixup does
-        found.half = _within(part.outputs, call.outputs, keep, samples)
+            for a, b in zip(few, many, strict=False):
+                if a.dim() and a.shape != b.shape and not _within(a, b, chosen, samples, exact=True):
+                    return  # the loss itself mixes samples before the model, as mixup does
+        found.half = _within(part.outputs, call.outputs, chosen, samples)
 
 
-def _within(part: Tensor, whole: Tensor, keep: int, samples: int) -> bool | None:
-    """Return whether the outputs of the first samples are those in the whole; None if shapes do not tell."""
+def _other_half(batch: Batch, samples: int) -> Tensor:
+    """The last half of the samples, backward; first one that differs from the first of the whole in what it has."""
+    rows = torch.arange(samples - 1, samples - 1 - max(1, samples // 2), -1)
+    marks = [t for _, t in fields(batch) if t.dim() == 1 and t.shape[0] == samples]
+    differ = torch.zeros(len(rows))
+    for t in marks:
+        differ += (t[rows.to(t.device)] != t[0]).cpu()
+    first = int(differ.argmax())
+    return torch.cat([rows[first : first + 1], rows[:first], rows[first + 1 :]])
+
+
+def _within(
+    part: Tensor, whole: Tensor, chosen: Tensor, samples: int, exact: bool = False
+) -> bool | None:
+    """Return whether the values of the chosen samples are those in the whole; None if shapes do not tell."""
+    keep = len(chosen)
     if part.shape == whole.shape or part.dim() != whole.dim() or not part.numel():
         return None
-    axes = [i for i in range(part.dim()) if part.shape[i] * samples == whole.shape[i] * keep]
-    if sum(a != b for a, b in zip(part.shape, whole.shape, strict=True)) != 1 or len(axes) < 1:
+    axes = [i for i in range(part.dim()) if part.shape[i] != whole.shape[i]]
+    if len(axes) != 1 or part.shape[axes[0]] * samples != whole.shape[axes[0]] * keep:
         return None
-    axis = next(i for i in range(part.dim()) if part.shape[i] != whole.shape[i])
-    if axis not in axes:
-        return None
-    each = whole.shape[axis] // samples
-    a, b = part.float().movedim(axis, 0), whole.float().movedim(axis, 0)
+    a, b = part.float().movedim(axes[0], 0), whole.float().movedim(axes[0], 0)
     if not bool(a.isfinite().all()) or not bool(b.isfinite().all()):
         return None
-    limit = 10 * tolerance(whole)
-    if bool(((a - b[: keep * each]).abs() <= limit).all()):
-        return True
-    inner = b.reshape(each, samples, *b.shape[1:])[:, :keep].reshape(a.shape)  # tokens first, then samples
-    return bool(((a - inner).abs() <= limit).all())
+    each, limit = b.shape[0] // samples, 0.0 if exact else 10 * tolerance(whole)
+    rows, chosen = b.shape[1:], chosen.to(b.device)
+    orders = (  # samples first, or tokens first
+        b.reshape(samples, each, *rows)[chosen].reshape(a.shape),
+        b.reshape(each, samples, *rows)[:, chosen].reshape(a.shape),
+    )
+    return any(bool(((a - one).abs() <= limit).all()) for one in orders)
 
 
 def _correlation(a: Tensor, b: Tensor) -> float:

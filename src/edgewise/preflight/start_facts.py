@@ -34,6 +34,7 @@ def initialization(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
         found = audit_initialization(evidence.model)
     except BadInput as error:
         raise NotAsked(f"the audit does not know this model: {error}") from error
+    evidence.data["as published"] = not any(item.severity is AuditSeverity.ERROR for item in found)
     for item in found:
         if item.kind in TOLD:
             continue

@@ -340,6 +340,16 @@ def rows_of_tables(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
         if slope is None or slope.entries.numel() != lookup.table.numel() or asked.numel() < 8:
             continue
         living = slope.entries.view(lookup.table.shape)[asked].ne(0).any(1)
+        asleep = asked[~living]
+        hooked = lookup.table._backward_hooks or lookup.table._post_accumulate_grad_hooks
+        if hooked and asleep.numel() >= 2 and living.any() and int(asleep.min()) > int(asked[living].max()):
+            yield warning(
+                [name, lookup.place or "model", "data"],
+                "A hook takes the gradient of the last rows of a table, those of new tokens, and leaves that of the old.",
+                f"rows from {int(asleep.min())} on are asked for and get no gradient, rows up to "
+                f"{int(asked[living].max())} get one: new tokens are never trained",
+                "is the mask of the hook the wrong way round?",
+            )
         if int(living.sum()) == 1:
             yield warning(
                 [name, lookup.place or "model", "model"],
