@@ -132,7 +132,7 @@ def condition_dropped(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
                 continue
             others = ids[ids != column].unique()
             share = float((ids != column).float().mean())
-            if others.numel() == 1 and share > 0.6 and not bool((column == others).any()):
+            if others.numel() == 1 and 0.6 < share < 1 and not bool((column == others).any()):
                 yield warning(
                     [lookup.place or "model", "data", "loss"],
                     "The condition is nearly always dropped: one id stands in its place.",

@@ -184,7 +184,8 @@ def text_is_masked(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
                         token=int(tokens),
                     )
                     return
-            apart = evidence.alignment is None or evidence.alignment.offset is None
+            own = evidence.alignment
+            apart = own is None or own.offset is None or not torch.equal(own.ids, ids)
             if apart and ids[mask == 0].unique().numel() >= 4 and any(
                 torch.equal(mask == 0, ignored) for ignored in by_labels
             ):
