@@ -71,8 +71,7 @@ def codes_per_batch(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
     """Compare the integers of every field with one number per sample, batch by batch.
 
     Threshold: in each of at least 4 batches they are exactly 0 to k without a gap, and k differs: every batch is
-    encoded
-    for itself.
+    encoded for itself.
     """
     columns: dict[str, list[Tensor]] = {}
     for batch in _batches(evidence, 4):
@@ -124,7 +123,7 @@ def condition_dropped(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
 
     Threshold: that one row in the place of more than 60 % of them, which the field never asks for.
     """
-    columns = [t for _, t in fields(evidence.batches[0]) if t.dim() and not t.is_floating_point()]
+    columns = [t for _, t in fields(evidence.batches[0]) if t.dim() == 1 and not t.is_floating_point()]
     for lookup in evidence.seen().lookups:
         ids = lookup.ids
         for column in columns:
@@ -261,13 +260,12 @@ def what_is_scored(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
             "count positions in tokens, after truncation",
             share=share,
         )
-    elif 0 < share and ignored < rows[3]:
+    elif share > 0 and ignored < rows[3]:
         yield warning(
             ["loss", "labels"],
             f"ignore_index is a class of its own: no sample of class {ignored} is ever scored.",
             f"ignore_index={ignored}, one of {rows[3]} classes: {share:.0%} of the samples are ignored, and no "
-            "gradient "
-            f"comes from these examples",
+            "gradient comes from these examples",
             "leave ignore_index at -100 if every class counts",
             share=share,
         )
@@ -297,9 +295,8 @@ def _scored_tokens(alignment: Alignment) -> Iterator[CheckFinding]:
             yield warning(
                 ["data", "labels"],
                 "Most of every text is hidden: the mask takes most words away, not a few.",
-                f"token {token} stands in {float(gone.mean()):.0%} of the places, at least {float(gone.min()):.0%} of "
-                "every "
-                f"sample (masked words are usually 15 %)",
+                f"token {token} stands in {float(gone.mean()):.0%} of the places, at least {float(gone.min()):.0%} "
+                "of every sample (masked words are usually 15 %)",
                 "is the comparison of the random draw the wrong way round?",
                 share=float(gone.mean()),
             )
@@ -320,7 +317,6 @@ def _beginnings(ids: Tensor, kept: Tensor) -> Iterator[CheckFinding]:
             ["labels", "data"],
             "The beginnings of the texts are learned and their ends ignored: prompt and answer are exchanged.",
             f"in every sample the last positions are ignored, {min(e.numel() for e in full)} tokens or more that are "
-            "text: "
-            f"the answer is ignored, and the prompt is scored (is the label mask inverted?)",
+            "text: the answer is ignored, and the prompt is scored (is the label mask inverted?)",
             "set the labels of the prompt to -100, and keep those of the answer",
         )

@@ -67,8 +67,7 @@ def _connectionist(_: str, given: Given) -> Broken | None:
             "The input lengths of ctc_loss are shorter than the targets: no path exists, and the loss is zero or "
             "infinite.",
             f"in {short:.0%} of the examples, input_lengths go from {int(lengths.min())} to {int(lengths.max())}, "
-            "target "
-            f"lengths to {int(sizes.max())}; the inputs have {given['log_probs'].shape[0]} frames"
+            f"target lengths to {int(sizes.max())}; the inputs have {given['log_probs'].shape[0]} frames"
             + (
                 ": zero_infinity makes the loss 0 there, without a gradient" if given["zero_infinity"] else ""
             ),

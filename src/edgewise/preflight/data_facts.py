@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from edgewise.arrays import in_double
-from edgewise.preflight.catalog import CheckFinding, NotAsked, error, fact, note, warning
+from edgewise.preflight.catalog import CheckFinding, NotAsked, error, fact, finding, note, warning
 from edgewise.preflight.evidence import Alignment, TrainingEvidence, agreement, median, rms
 from edgewise.preflight.fingerprint import tensors_in
 from edgewise.preflight.loss_facts import CLASSES
@@ -129,8 +129,7 @@ def same_batch(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
             "data",
             "The loader gives the same batch again and again.",
             f"{len(same)} of {len(batches)} batches are equal",
-            "iter(loader) inside the loop restarts it at every step; a fixed seed in the dataset repeats "
-            "its draws",
+            "iter(loader) inside the loop restarts it at every step; a fixed seed in the dataset repeats its draws",
             equal=len(same),
         )
 
@@ -211,8 +210,7 @@ def inputs_changed(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
 def labels(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
     """Compare labels with outputs: shapes, range, variety, gradient.
 
-    Threshold: shapes that broadcast, all ignored, all equal, out of range; targets that are part of the
-    graph.
+    Threshold: shapes that broadcast, all ignored, all equal, out of range; targets that are part of the graph.
     Cannot decide: labels that are shuffled or wrong in meaning.
     """
     for shapes in evidence.seen().broadcasts[:1]:
@@ -229,7 +227,10 @@ def labels(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
         call.name == "kl_div" and sum(c.name == "kl_div" for c in evidence.seen().losses) > 1
     )  # in both directions
     if call.labels_differentiable and not both:
-        yield warning(
+        total = evidence.seen().number
+        alone = call.value is None or abs(float(call.value.mean()) - total) <= 1e-6 * abs(total)
+        yield finding(
+            "note" if call.twins and not alone else "warning",  # two views that are pulled together, among others
             ["labels", "loss"],
             "The targets of the loss carry a gradient: the network is trained to move its own targets.",
             f"{call.name} is called with targets that require a gradient",
@@ -298,7 +299,8 @@ def _unlabeled(alignment: Alignment) -> Iterator[CheckFinding]:
     """Sequences without a label that is scored."""
     kept = alignment.kept
     empty = int((~kept.any(1)).sum())
-    if kept.shape[1] >= 8 and empty > 0.25 * len(kept) and empty >= 3:
+    few = 0.25 if kept.shape[1] >= 16 else 0.6  # short texts may have no masked word
+    if kept.shape[1] >= 8 and empty > few * len(kept) and empty >= 3:
         yield warning(
             ["labels", "data"],
             "Many samples have no label that is scored: they teach nothing.",
@@ -360,8 +362,7 @@ def class_axis(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
 
 @fact("label offset", needs="loss")
 def label_offset(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
-    """Compare labels in the loss call with token ids in the embedding call: shifts −3…3, reversed, other
-    samples.
+    """Compare labels in the loss call with token ids in the embedding call: shifts −3…3, reversed, other samples.
 
     Threshold: one shift fits > 98 %, the next < 95 %; a causal network should be asked for the next token.
     Cannot decide: labels that are not shift of the input (masked words, translation, classes).
@@ -489,8 +490,7 @@ def _strange_labels(alignment: Alignment) -> Iterator[CheckFinding]:
 def padding_in_the_loss(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
     """Compare the token that fills the ends of rows with the scored labels.
 
-    Threshold: more than 15 % of the scored labels, at the rows' ends, in at least two rows of different
-    length.
+    Threshold: more than 15 % of the scored labels, at the rows' ends, in at least two rows of different length.
     Cannot decide: left padding; end-of-text tokens that are learned once per row are left out.
     """
     evidence.loss_call(*CLASSES)

@@ -157,8 +157,7 @@ def level_not_seen(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
                 ["model", "labels", "data", "loss"],
                 f"The outputs do not depend on the {word} of the input, and the targets do: it is normalized away.",
                 f"another {word} of a sample leaves its output the same (the output is invariant), and the {word} of "
-                "targets "
-                f"follows that of inputs with correlation {follows:.2f}",
+                f"targets follows that of inputs with correlation {follows:.2f}",
                 "put mean and scale back on the outputs (denormalize), or normalize the targets alike",
                 correlation=follows,
             )
@@ -255,11 +254,10 @@ def _same(a: Tensor | None, b: Tensor | None) -> bool:
 
 @fact("leak", needs="changed")
 def leak(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
-    """Compare the output whose label is token j before and after token j is changed, on the weights after the
-    steps.
+    """Compare the output whose label is token j before and after token j is changed, on the weights after the steps.
 
-    Threshold: it moves by more than rounding (1e-5 of the outputs); the place is the first module whose
-    earlier tokens move.
+    Threshold: it moves by more than rounding (1e-5 of the outputs); the place is the first module whose earlier
+    tokens move.
     Cannot decide: outputs that are a selection of tokens.
     """
     seen = influence(evidence)
@@ -388,8 +386,7 @@ def past_not_seen(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
 def own_token_not_seen(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
     """Compare the influence matrix on its diagonal.
 
-    Threshold: an output does not depend on its own token, though it does on others, and it is asked for the
-    next one.
+    Threshold: an output does not depend on its own token, though it does on others, and it is asked for the next one.
     """
     reach, rows = _reach(evidence)
     alignment = evidence.alignment
@@ -411,8 +408,7 @@ def own_token_not_seen(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
             ["model", "labels", first_mixer(evidence)],
             "The outputs are shifted against the inputs: an output does not see the last tokens before its label.",
             f"output {rows[blind[0]]} sees tokens up to {rows[blind[0]] - shift} only: it is {shift} places too late "
-            "for "
-            f"its label, its own input and the last inputs are ignored",
+            "for its label, its own input and the last inputs are ignored",
             "cut as many outputs at the beginning as tokens or vectors were put in front",
             shift=shift,
         )
@@ -420,8 +416,7 @@ def own_token_not_seen(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
         yield warning(
             [first_mixer(evidence)],
             "An output does not see its own token, the last one it may see.",
-            f"the influence of token {rows[blind[0]]} on output {rows[blind[0]]} is zero, that of others "
-            f"is not",
+            f"the influence of token {rows[blind[0]]} on output {rows[blind[0]]} is zero, that of others is not",
             "the causal mask hides the diagonal, or inputs are shifted by one more than needed",
         )
 

@@ -98,7 +98,9 @@ def _passed_by(evidence: TrainingEvidence, name: str, called: set[str]) -> bool:
     lists = (nn.ModuleList, nn.ModuleDict, type(None))  # are never called
     if evidence.trainable[name].dim() < 2 or around in called or isinstance(evidence.module(around), lists):
         return False
-    beside = [p for n, p in evidence.parameters.items() if n.startswith(around + ".") and parent(n) != parent(name)]
+    beside = [
+        p for n, p in evidence.parameters.items() if n.startswith(around + ".") and parent(n) != parent(name)
+    ]
     return any(id(p) in evidence.seen().used and len(evidence.names[id(p)]) == 1 for p in beside)
 
 
@@ -227,10 +229,8 @@ def not_in_the_model(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
         yield error(
             places,
             "Parameters are used that model.parameters() does not list: they are not registered.",
-            f"{len(loose)} parameters, of shapes "
-            f"{', '.join(sorted({str(s) for _, s in loose.values()})[:3])}: no optimizer moves them, no "
-            f"checkpoint keeps them",
-            "put layers in nn.ModuleList and not in a Python list; give a second network of the loss in "
-            "also=[...]",
+            f"{len(loose)} parameters, of shapes {', '.join(sorted({str(s) for _, s in loose.values()})[:3])}: no "
+            "optimizer moves them, no checkpoint keeps them",
+            "put layers in nn.ModuleList and not in a Python list; give a second network of the loss in also=[...]",
             count=len(loose),
         )

@@ -32,9 +32,8 @@ def _same(one: dict[str, Sample | None], other: dict[str, Sample | None]) -> tup
 def order_of_the_step(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
     """Compare the order of zero_grad, backward, clip, step and scheduler inside the user's step.
 
-    Threshold: no backward; no optimizer step; clipping before backward; zero_grad between backward and step;
-    two steps.
-    zero_grad on a gradient that no step has used.
+    Threshold: no backward; no optimizer step; clipping before backward; zero_grad between backward and step; two
+    steps. zero_grad on a gradient that no step has used.
     Cannot decide: accumulation over several calls: undecided.
     """
     every = evidence.events
@@ -108,8 +107,7 @@ def order_of_the_step(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
 
 @fact("gradient at the step", needs="loop", cost="+1 step")
 def gradient_at_the_step(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
-    """Compare gradients when `optimizer.step` runs with those of the loss on this batch, and with those left
-    over.
+    """Compare gradients when `optimizer.step` runs with those of the loss on this batch, and with those left over.
 
     Threshold: zero; fresh + left over; left over alone; c × fresh with c > 1.5 or < 0.02.
     Cannot decide: accumulation over calls; dropout that differs between the two passes.
@@ -189,8 +187,7 @@ def _compare(record: StepRecord, at: Tensor, fresh: Tensor, adam: bool, clipped:
             "step",
             "The gradient is divided between backward and the optimizer's step.",
             f"gradients are scaled by {factor:.3g} (divided by {1 / factor:.3g}) after backward: the optimizer sees "
-            "hardly "
-            f"anything of them, and no clipping was called",
+            "hardly anything of them, and no clipping was called",
             "is it divided by a number of processes or micro-batches that are not there?",
             factor=factor,
         )

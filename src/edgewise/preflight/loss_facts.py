@@ -66,10 +66,9 @@ def loss_not_finite(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
 def first_loss(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
     """Compare the cross-entropy with ln V, V classes as the call has them.
 
-    Threshold: warning above ln V + 3, error above 4 ln V + 4, for fresh weights that are all trained: logits
-    of variance s² cost s²/2.
-    Cannot decide: trained, adapted or half-frozen weights: a note; below ln V: trained, prior bias, or a
-    leak.
+    Threshold: warning above ln V + 3, error above 4 ln V + 4, for fresh weights that are all trained: logits of
+    variance s² cost s²/2.
+    Cannot decide: trained, adapted or half-frozen weights: a note; below ln V: trained, prior bias, or a leak.
     """
     call = evidence.loss_call()
     if call.name == "mse_loss":
@@ -95,8 +94,7 @@ def first_loss(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
         severity,
         places,
         "The first loss is far above that of guessing: the loss should start at chance.",
-        f"cross-entropy {entropy:.1f}, guessing gives {chance:.2f} (ln {rows[3]}); logits have spread "
-        f"{spread:.2g}",
+        f"cross-entropy {entropy:.1f}, guessing gives {chance:.2f} (ln {rows[3]}); logits have spread {spread:.2g}",
         "the logits are too large: draw the readout with a smaller standard deviation"
         + (" (it is tied to the embedding)" if len(places) > 1 else ""),
         loss=entropy,
@@ -141,7 +139,11 @@ def target_scale(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
                 ["labels", "data"],
                 "The regression targets are not normalized.",
                 f"mean {float(labels.mean()):.3g}, spread {spread:.3g}"
-                + (": this term outweighs the other terms of the loss" if len(calls) < len(evidence.seen().losses) else ""),
+                + (
+                    ": this term outweighs the other terms of the loss"
+                    if len(calls) < len(evidence.seen().losses)
+                    else ""
+                ),
                 "subtract the mean of the targets and divide by their spread",
                 mean=float(labels.mean()),
                 spread=spread,
@@ -216,8 +218,7 @@ def class_weights(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
 def bounded_outputs(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
     """Compare outputs after the readout's input was scaled by 10⁴.
 
-    Threshold: within 50 of each other, with a least possible loss above 5 % of ln V; or nothing below (above)
-    zero.
+    Threshold: within 50 of each other, with a least possible loss above 5 % of ln V; or nothing below (above) zero.
     Cannot decide: soft caps at 30 and more pass.
     """
     call = evidence.loss_call()
@@ -350,8 +351,10 @@ def _one_side(evidence: TrainingEvidence) -> str:
     calls = [p.main_loss for p in passes if p is not None and p.main_loss is not None]
     if len(calls) < 3:
         return ""
-    return "below" if all((c.outputs >= 0).all() for c in calls) else (
-        "above" if all((c.outputs <= 0).all() for c in calls) else ""
+    return (
+        "below"
+        if all((c.outputs >= 0).all() for c in calls)
+        else ("above" if all((c.outputs <= 0).all() for c in calls) else "")
     )
 
 
@@ -417,10 +420,9 @@ def _bounded(place: str, low: float, high: float, classes: int, evidence: str) -
 def loss_and_entropy(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
     """Compare the loss with the cross-entropy inside it, and the options of the call.
 
-    Threshold: the number of labels times: sum; label smoothing above 0.5; class weights
-    1000 times apart.
-    Cannot decide: auxiliary terms, which are meant: a factor is reported if it is exactly the number of
-    labels or samples.
+    Threshold: the number of labels times: sum; label smoothing above 0.5; class weights 1000 times apart.
+    Cannot decide: auxiliary terms, which are meant: a factor is reported if it is exactly the number of labels or
+    samples.
     """
     call = evidence.loss_call(*CLASSES)
     total = evidence.seen().number

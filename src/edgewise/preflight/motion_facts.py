@@ -160,8 +160,7 @@ def _decays(evidence: TrainingEvidence) -> bool:
 
 @fact("update ratio", needs="steps")
 def update_ratio(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
-    """Compare step over size of every matrix, against the median; small matrices against the median size; by
-    group.
+    """Compare step over size of every matrix, against the median; small matrices against the median size; by group.
 
     Threshold: above 1.2 and 3 × the median, or a median above 1; below 3e-6: nothing in a thousand steps.
     Cannot decide: rates 10 to 100 times too low look like a warm-up: a note.
@@ -269,8 +268,7 @@ def loss_rises(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
     """Compare the loss of the first batch before and after the steps.
 
     Threshold: 30 % and 0.1 higher (for regression, whose size is not a scale, 5 times): a warning, on trained weights
-    only above guessing; not finite: an error;
-    only with a rate above zero.
+    only above guessing; not finite: an error; only with a rate above zero.
     Cannot decide: anything finer needs `edgewise rate`.
     """
     records = evidence.taken()

@@ -42,7 +42,13 @@ LOSSES = {
     "poisson_nll_loss": "poisson_nll_loss",
     "gaussian_nll_loss": "gaussian_nll_loss",
 }
-DIVISIONS = {"__truediv__": 1, "div": 1, "true_divide": 1, "__rtruediv__": 0, "reciprocal": 0}  # place of the divisor
+DIVISIONS = {
+    "__truediv__": 1,
+    "div": 1,
+    "true_divide": 1,
+    "__rtruediv__": 0,
+    "reciprocal": 0,
+}  # place of the divisor
 DOMAINS = {**DIVISIONS, "log": 0, "sqrt": 0}
 ADDITIONS = ("add", "__add__", "__radd__", "__iadd__", "add_")
 DIFFERENCES = ("sub", "__sub__", "rsub", "__rsub__", "subtract")
@@ -107,6 +113,7 @@ class LossCall:
     place: str
     value: Tensor | None = None
     labels_differentiable: bool = False
+    twins: bool = False  # outputs and labels were computed alike, and both have a gradient
     live: Tensor | None = None  # the outputs in their graph, while the pass is inspected
     scored: Tensor | None = None  # rows of a cross-entropy that get a gradient
 
@@ -338,6 +345,8 @@ class Observer(TorchFunctionMode):
             same = x.dim() == 3 and out.shape == x.shape and c.shape[-2:] == x.shape[-2:]
             if not same or c.numel() != x[0].numel() or x.shape[0] < 2 or min(x.shape[1:]) < 4:
                 continue
+            if x.shape[1] == x.shape[2]:
+                return  # scores of attention
             c, x = c.detach().reshape(x.shape[1:]).float(), x.detach().float()
             if float(c.min()) > MASKED:
                 tokens, places = (float(t.var(-2).sum(-1).mean()) for t in (x, c))
@@ -413,6 +422,7 @@ class Observer(TorchFunctionMode):
             name, outputs.detach(), labels.detach(), options, self.seen.place, value, differentiable
         )
         call.live = outputs if outputs.requires_grad else None
+        call.twins = differentiable and type(outputs.grad_fn) is type(labels.grad_fn)
         self.seen.losses.append(call)
 
     def _difference(self, args: tuple[Any, ...], out: Tensor) -> None:

@@ -47,8 +47,7 @@ def not_in_the_optimizer(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
             ["optimizer", *missing],
             "The optimizer holds other tensors than the model's: nothing will be trained.",
             f"none of the {len(missing)} trainable parameters is in it; it holds {len(strangers)} others",
-            "make the optimizer after the last change of the model (moving, wrapping, loading, replacing "
-            "layers)",
+            "make the optimizer after the last change of the model (moving, wrapping, loading, replacing layers)",
         )
         return
     yield error(
@@ -197,8 +196,7 @@ def decay(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
         if strong >= 0.05:
             yield warning(
                 "optimizer",
-                "Adam is given a weight decay meant for AdamW: it is added to the gradient and normalized "
-                "with it.",
+                "Adam is given a weight decay meant for AdamW: it is added to the gradient and normalized with it.",
                 f"{_kind(evidence)} with weight_decay {strong}",
                 "torch.optim.AdamW",
                 decay=strong,
@@ -306,8 +304,7 @@ def untrained_among_trained(evidence: TrainingEvidence) -> Iterator[CheckFinding
                 "warning" if sure else "note",
                 list(edges),
                 "Some matrices are random draws where the others are trained.",
-                f"spectral edge {max(edges.values()):.2f}, the others have {median(others):.2f} (1 is a "
-                f"random draw)",
+                f"spectral edge {max(edges.values()):.2f}, the others have {median(others):.2f} (1 is a random draw)",
                 "read the loading report: were these keys missing, or drawn again after loading?",
             )
 

@@ -19,9 +19,8 @@ from edgewise.preflight.observer import MASKED
 def order_not_seen(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
     """Compare all other outputs after two tokens were swapped, in networks that see both sides.
 
-    Threshold: none moves; a warning only if a table or buffer of positions exists, else a note: some tasks
-    have no order.
-    In causal networks the first attention is asked, if positions are computed anywhere.
+    Threshold: none moves; a warning only if a table or buffer of positions exists, else a note: some tasks have no
+    order. In causal networks the first attention is asked, if positions are computed anywhere.
     Cannot decide: causal networks without any positions, which see order through their mask.
     """
     seen = influence(evidence)
@@ -168,13 +167,15 @@ def text_is_masked(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
             if values not in ({0, 1}, {False, True}) or ids.shape[0] < 4:
                 continue
             asked += 1
-            by_labels = [
-                (y == -100) for _, y in tensors if y.shape == ids.shape and bool((y == -100).any())
-            ]
+            by_labels = [(y == -100) for _, y in tensors if y.shape == ids.shape and bool((y == -100).any())]
             for hidden in (mask == 0, mask != 0):
                 tokens = ids[hidden].unique()
                 holes = (hidden[:, 1:-1] & ~hidden[:, :-2]) & (_later(~hidden)[:, 1:-1])
-                if tokens.numel() == 1 and bool((hidden == (ids == tokens)).all()) and holes.sum() >= 1.5 * len(ids):
+                if (
+                    tokens.numel() == 1
+                    and bool((hidden == (ids == tokens)).all())
+                    and holes.sum() >= 1.5 * len(ids)
+                ):
                     yield warning(
                         [first_mixer(evidence), "data"],
                         "The padding mask hides a real token of the text, wherever it stands.",
@@ -186,8 +187,10 @@ def text_is_masked(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
                     return
             own = evidence.alignment
             apart = own is None or own.offset is None or not torch.equal(own.ids, ids)
-            if apart and ids[mask == 0].unique().numel() >= 4 and any(
-                torch.equal(mask == 0, ignored) for ignored in by_labels
+            if (
+                apart
+                and ids[mask == 0].unique().numel() >= 4
+                and any(torch.equal(mask == 0, ignored) for ignored in by_labels)
             ):
                 yield warning(
                     [first_mixer(evidence), "data"],
@@ -237,9 +240,10 @@ def end_not_learned(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
 
 def _reaches(evidence: TrainingEvidence) -> list[tuple[Tensor, Tensor]]:
     evidence.seen()
-    if not evidence.reaches:
+    reaches = [r for r in evidence.reaches if len(r[0]) == len(evidence.reach_rows)]  # not relative positions
+    if not reaches:
         raise NotAsked("no outputs of token sequences reach a loss")
-    return evidence.reaches
+    return reaches
 
 
 @fact("documents mixed", needs="changed")
@@ -366,8 +370,7 @@ def padding_row(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
 def positions(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
     """Compare the rows that every table is asked for; positions with one another.
 
-    Threshold: a table of at least 8 rows asked for one row only by all tokens; positions that run backward or
-    repeat.
+    Threshold: a table of at least 8 rows asked for one row only by all tokens; positions that run backward or repeat.
     """
     seen = evidence.seen()
     tokens = max((x.ids.shape[-1] for x in seen.lookups if x.ids.dim() >= 1), default=0)

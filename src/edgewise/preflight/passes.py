@@ -315,9 +315,16 @@ class Passes:
         """A causal output ends at its own token, whatever was cut away before it: rows become places of tokens."""
         evidence = self.evidence
         rows = [(b, row) for b, row in enumerate(evidence.reach_rows) if row >= 0]
-        last = [int((reach[b] > 1e-7 * float(reach[b].max())).nonzero()[-1]) for b, _ in rows if reach[b].any()]
+        last = [
+            int((reach[b] > 1e-7 * float(reach[b].max())).nonzero()[-1]) for b, _ in rows if reach[b].any()
+        ]
         ways = {end - row for end, (_, row) in zip(last, rows, strict=False)}
-        if alignment.offset is not None and len(last) == len(rows) and len({row for _, row in rows}) > 1 and len(ways) == 1:
+        if (
+            alignment.offset is not None
+            and len(last) == len(rows)
+            and len({row for _, row in rows}) > 1
+            and len(ways) == 1
+        ):
             alignment.start = max(0, ways.pop())
             evidence.reach_rows = [row + alignment.start if row >= 0 else row for row in evidence.reach_rows]
 

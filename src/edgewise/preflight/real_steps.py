@@ -114,7 +114,9 @@ class RealSteps:
             evidence.problems.append(f"step {k + 1}: {type(error).__name__}: {error}")
             return None
         kept = evidence.data.setdefault("streams", [])
-        kept.append((streams.moved(), bool(kept) and not kept[-1][2].moved(), RandomStreams(all_devices=False)))
+        kept.append(
+            (streams.moved(), bool(kept) and not kept[-1][2].moved(), RandomStreams(all_devices=False))
+        )
         if self._discarded(record):
             events.names.append("wiped")
         evidence.events.append(list(events.names))

@@ -67,8 +67,7 @@ def loss_without_end(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
     """Compare the loss with that of outputs moved far along minus its gradient, for all samples and for single ones.
 
     Threshold: it falls in proportion to the distance for every sample: it is unbounded below; a note if it does for
-    some
-    samples only (rewards of both signs), or is linear in the outputs (a critic).
+    some samples only (rewards of both signs), or is linear in the outputs (a critic).
     """
     found = _replays(evidence)
     if found.falls is None:
@@ -79,8 +78,7 @@ def loss_without_end(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
         ["loss", "labels", "data"],
         "The loss has no lower bound: it becomes negative without end as the outputs grow.",
         f"moving the outputs down their gradient takes the loss from {start:.3g} to {end:.3g}, and further in "
-        "proportion "
-        f"to the distance, in {found.falling:.0%} of the samples that were tried",
+        f"proportion to the distance, in {found.falling:.0%} of the samples that were tried",
         "look for a wrong sign, min for max, targets outside of their range, or probabilities for log-probabilities",
         start=start,
         end=end,
@@ -104,8 +102,7 @@ def targets_drawn_again(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
             ["labels", "loss", "data"],
             "The targets are random numbers that the network is given nothing of: it cannot predict them.",
             "other random numbers give other targets, and their correlation with all inputs is below "
-            f"{found.drawn:.2g}: "
-            f"target noise that is drawn again, not the noise that was added",
+            f"{found.drawn:.2g}: target noise that is drawn again, not the noise that was added",
             "draw the noise once, and use it for the input and for the target",
         )
 
@@ -130,8 +127,7 @@ def pushed_away(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
             f"in {share:.0%} of the rows the gradient of the loss at the logits is opposite to that of the "
             "cross-entropy",
             "check the sign of the loss and of its weights: the weight of an example (focal loss) must not grow with "
-            "the "
-            "probability of its label",
+            "the probability of its label",
             share=share,
         )
 
@@ -141,11 +137,11 @@ def pulled_and_pushed(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
     """Compare the gradients that equal token ids get, which the loss looks up more than once.
 
     Threshold: opposite (cosine below -0.9): the same things are positives and negatives.
+    Cannot decide: networks with dropout, which may be asked to agree with themselves.
     """
-    evidence.after_base()
     found = evidence.data.get("opposed")
-    if not found:
-        raise NotAsked("no token ids are looked up twice")
+    if not found or any(active and p > 0 for _, p, active in evidence.seen().dropouts):
+        raise NotAsked("no token ids are looked up twice, or dropout tells the two apart")
     for place, cosine in found:
         if cosine < -0.9:
             yield error(
@@ -272,8 +268,7 @@ def weights_between_steps(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
             yield error(
                 ["step", "model", "optimizer"],
                 "Every step begins with the same weights: what the last one changed is put back (a checkpoint is "
-                "loaded "
-                "in the loop).",
+                "loaded in the loop).",
                 f"in step {record.index + 1} the weights are those from before step 1 again: load_state_dict, reset or "
                 f"resume inside the step; the update is undone",
                 "load the weights once, before the loop",

@@ -40,7 +40,9 @@ class Relations:
     linear: bool = False  # of the outputs
     falling: float = 1.0  # share of single samples for which the loss falls without end
     drawn: float | None = None  # of targets that are redrawn in every pass, the correlation with any input
-    terms: list[tuple[float, float]] = field(default_factory=list)  # of the gradient at every output: mean, sum
+    terms: list[tuple[float, float]] = field(
+        default_factory=list
+    )  # of the gradient at every output: mean, sum
     half: bool | None = None  # whether half of the batch has the outputs it had in the whole
 
 
@@ -446,9 +448,7 @@ def _other_half(batch: Batch, samples: int) -> Tensor:
     return torch.cat([rows[first : first + 1], rows[:first], rows[first + 1 :]])
 
 
-def _within(
-    part: Tensor, whole: Tensor, chosen: Tensor, samples: int, exact: bool = False
-) -> bool | None:
+def _within(part: Tensor, whole: Tensor, chosen: Tensor, samples: int, exact: bool = False) -> bool | None:
     """Return whether the values of the chosen samples are those in the whole; None if shapes do not tell."""
     keep = len(chosen)
     if part.shape == whole.shape or part.dim() != whole.dim() or not part.numel():

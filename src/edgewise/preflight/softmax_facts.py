@@ -89,8 +89,7 @@ def _near(one: str, other: str) -> bool:
 def empty_attention_row(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
     """Compare scores of every query.
 
-    Threshold: all keys masked (below −1e4): NaN is an error; queries that are padding themselves are left
-    out.
+    Threshold: all keys masked (below −1e4): NaN is an error; queries that are padding themselves are left out.
     """
     places, first, count, broken = [], None, 0, False
     for s in _over_keys(evidence):

@@ -20,8 +20,7 @@ TOLD = (
 
 @fact("initialization", needs="tensors")
 def initialization(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
-    """Compare fresh weights with the published recipe of their family: the errors of
-    `edgewise.audit_initialization`.
+    """Compare fresh weights with the published recipe of their family: the errors of `edgewise.audit_initialization`.
 
     Threshold: as the audit's; its warnings and notes are notes here.
     Cannot decide: families that it does not know; trained weights.

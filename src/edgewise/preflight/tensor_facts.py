@@ -323,8 +323,7 @@ def recipe(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
         yield warning(
             default,
             "The model's own initialization did not run.",
-            f"all {len(default)} Linear weights are torch's default draw, the config says normal with std "
-            f"{std}",
+            f"all {len(default)} Linear weights are torch's default draw, the config says normal with std {std}",
             "call model.apply(model._init_weights); ZeRO-3 and the meta device skip it",
         )
 

@@ -21,11 +21,9 @@ def _block_calls(evidence: TrainingEvidence) -> list[ModuleCall]:
 
 @fact("skip", needs="pass")
 def skip(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
-    """Compare the cosine of a block's input and output with that of its siblings, and the factor of the
-    stream.
+    """Compare the cosine of a block's input and output with that of its siblings, and the factor of the stream.
 
-    Threshold: below 0.4 of the siblings' median (from the second block on); a median factor above 1.5: added
-    twice.
+    Threshold: below 0.4 of the siblings' median (from the second block on); a median factor above 1.5: added twice.
     Cannot decide: the first block may turn small embeddings; trained weights are not judged.
     """
     calls = _block_calls(evidence)
@@ -87,8 +85,7 @@ def stream_dropped(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
             [c.name for c in gone],
             "Whole examples are zero after a block: drop path takes the residual stream, not only the branch.",
             f"{gone[0].kept['gone']:.0%} of the samples are exactly zero after {gone[0].name}, and were not before "
-            "it: the "
-            f"skip connection is dropped with them (stochastic depth)",
+            "it: the skip connection is dropped with them (stochastic depth)",
             "x + drop_path(branch(x)), not drop_path(x + branch(x))",
         )
 
@@ -224,8 +221,7 @@ def linear_pair(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
 def layers_not_run(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
     """Compare the modules of every list with those that were called, in train and eval mode.
 
-    Threshold: a member that never ran while siblings did; another order than the list's; one that ran more
-    often.
+    Threshold: a member that never ran while siblings did; another order than the list's; one that ran more often.
     Cannot decide: experts, layer drop (a note), early exits.
     """
     seen = evidence.seen()
@@ -314,8 +310,7 @@ def rows_of_tables(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
     """Compare the rows of every table that the batch asks for: with one another, and by their gradient.
 
     Threshold: frozen rows that are equal: their tokens cannot be told apart; of at least 8 rows one has a gradient,
-    in a
-    table that every token asks.
+    in a table that every token asks.
     """
     found = {}
     for lookup in evidence.seen().lookups:
@@ -355,8 +350,7 @@ def rows_of_tables(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
                 [name, lookup.place or "model", "model"],
                 "One row of a table gets all of its gradient: every distance or position that counts is the same.",
                 f"{asked.numel()} rows of {name} are asked for, and only row {int(asked[living][0])} reaches the "
-                "loss: the "
-                f"others are masked (relative positions of the wrong sign, clamped?)",
+                "loss: the others are masked (relative positions of the wrong sign, clamped?)",
                 "under a causal mask distances are query minus key",
             )
 
