@@ -93,32 +93,42 @@ def run(name: str, make: Callable[[], dict[str, Any] | None]) -> dict[str, Any]:
         "told": told(report),
     }
     row["undecided"] = [fact for fact, _ in report.undecided]
+    row["failed"] = [f"{fact}: {why}" for fact, why in report.undecided if "fact itself failed" in why]
     row["notes"] = [f.kind for f in report.findings if f.severity == "note"]
     if "truth" in setup:
         row |= score(report, setup["truth"]) | {"cost": setup["truth"].get("cost"), "truth": setup["truth"]}
     return row
 
 
-def rows(module: ModuleType, only: str = "", part: int = 0, parts: int = 1) -> Iterator[dict[str, Any]]:
+Making = tuple[str, str, Callable[[], dict[str, Any] | None]]  # name, role, training
+
+
+def trainings(module: ModuleType) -> Iterator[Making]:
     """Every case broken and healthy, every control, and whatever `more()` of the list yields."""
-    count = -1
     for name, value in list(vars(module).items()):
-        if not callable(value) or only not in name or not name.startswith(("case_", "control_")):
-            continue
-        count += 1
-        if count % parts != part:
-            continue
-        if name.startswith("case_"):
-            yield run(f"{name} broken", lambda f=value: f(True)) | {"role": "broken"}
-            yield run(f"{name} twin", lambda f=value: _healthy(f(False))) | {"role": "twin"}
-        elif name.startswith("control_"):
-            yield run(name, lambda f=value: _healthy(f())) | {"role": "control"}
-    for name, role, make in getattr(module, "more", lambda: ())():
-        count += only in name
-        if only in name and count % parts == part:
+        if callable(value) and name.startswith("case_"):
+            yield f"{name} broken", "broken", lambda f=value: f(True)
+            yield f"{name} twin", "twin", lambda f=value: f(False)
+        elif callable(value) and name.startswith("control_"):
+            yield name, "control", value
+    yield from getattr(module, "more", lambda: ())()
+
+
+def rows(module: ModuleType, only: str, part: int, parts: int, kept: Path | None) -> Iterator[dict[str, Any]]:
+    """Check every n-th training; those in the file of kept rows are not checked again."""
+    known = {}
+    if kept is not None and kept.exists():
+        known = {row["name"]: row for row in map(json.loads, kept.read_text().splitlines())}
+    chosen = [t for t in trainings(module) if only in t[0]][part::parts]
+    for name, role, make in chosen:
+        row = known.get(name)
+        if row is None:
             row = run(name, make if role == "broken" else lambda m=make: _healthy(m())) | {"role": role}
-            if row.get("mark") != "not planted":
-                yield row
+            if kept is not None:
+                with kept.open("a") as file:
+                    file.write(json.dumps(row) + "\n")
+        if row.get("mark") != "not planted":
+            yield row
 
 
 def _healthy(setup: dict[str, Any] | None) -> dict[str, Any] | None:
@@ -139,6 +149,8 @@ def summary(results: list[dict[str, Any]]) -> dict[str, Any]:
         "healthy": len(healthy),
         "false errors": errors,
         "false warnings": warned,
+        "facts undecided": sum(len(r.get("undecided", ())) for r in healthy),
+        "facts that failed": sorted({f for r in results for f in r.get("failed", ())}),
         "crashes": [r["name"] for r in results if "crash" in r],
     }
 
@@ -148,10 +160,12 @@ def main() -> None:
     parser.add_argument("list", type=Path)
     parser.add_argument("--json", type=Path, help="write every result here")
     parser.add_argument("--only", default="", help="only names that contain this")
+    parser.add_argument("--keep", type=Path, help="rows, one by one: a second run continues")
     parser.add_argument("--part", default="0/1", help="k/n: every n-th of them, from the k-th on")
     arguments = parser.parse_args()
     results = []
-    for row in rows(load(arguments.list), arguments.only, *map(int, arguments.part.split("/"))):
+    part, parts = map(int, arguments.part.split("/"))
+    for row in rows(load(arguments.list), arguments.only, part, parts, arguments.keep):
         results.append(row)
         said = "; ".join(
             f"{f['severity']} {f['kind']} at {', '.join(f['places'][:2])}" for f in row.get("told", [])
