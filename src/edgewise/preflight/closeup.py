@@ -38,6 +38,7 @@ def look_closely(evidence: TrainingEvidence) -> Look:
             isinstance(module, nn.Linear)
             and ROUTER.fullmatch(last)
             and 4 <= after.shape[-1] < module.in_features
+            and bool((after.amax(-1) > after.amin(-1)).any())  # zero on purpose: it has not chosen yet
         ):
             load = after.flatten(0, -2).argmax(-1).bincount(minlength=after.shape[-1]).float()
             kept |= {"load": float(load.max() / load.sum()), "tokens": int(load.sum())}
@@ -82,6 +83,9 @@ def _block(before: Tensor, after: Tensor) -> dict[str, Any]:
     kept: dict[str, Any] = {
         "cosine": float(torch.cosine_similarity(a, b, -1).mean()),
         "factor": float((a * b).sum() / (a * a).sum().clamp(min=1e-30)),
+        "doubt": rms(b)
+        / max(rms(a), 1e-30)
+        / math.sqrt(a.numel()),  # of the factor, from a branch of random sign
         "pointer": before.data_ptr(),
         "x": before[:2].float(),
         "y": after[:2].float(),

@@ -230,7 +230,9 @@ def labels(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
         total = evidence.seen().number
         alone = call.value is None or abs(float(call.value.mean()) - total) <= 1e-6 * abs(total)
         yield finding(
-            "note" if call.twins and not alone else "warning",  # two views that are pulled together, among others
+            "note"
+            if call.twins and not alone
+            else "warning",  # two views that are pulled together, among others
             ["labels", "loss"],
             "The targets of the loss carry a gradient: the network is trained to move its own targets.",
             f"{call.name} is called with targets that require a gradient",

@@ -64,6 +64,14 @@ def no_gradient(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
         and (_own_work(evidence, n) or id(trainable[n]) in seen.used)
         and not any(n.startswith(e + ".") for e in empty if e)
     ]
+    chosen = [n for n in lost if any(n.startswith(name + ".") for name in seen.discrete if name)]
+    if chosen:
+        yield note(
+            chosen,
+            "Layers choose tokens or experts by their indices, through which no gradient comes.",
+            f"{len(chosen)} parameters get none: they learn only from a loss of their own",
+        )
+        lost = [n for n in lost if n not in chosen]
     if lost:
         share = sum(trainable[n].numel() for n in lost) / sum(p.numel() for p in trainable.values())
         yield error(

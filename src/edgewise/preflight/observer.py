@@ -168,6 +168,7 @@ class Observation:
     stack: list[str] = field(default_factory=list)
     drew: bool = False  # random numbers were drawn
     waves: bool = False  # sines or cosines were computed: positions
+    discrete: set[str] = field(default_factory=set)  # modules that give no floating numbers
     used: set[int] = field(default_factory=set)  # parameters that entered a computation
     hand: int | None = None  # which argument of "outputs minus labels" was the outputs
     broadcasts: list[tuple[tuple[int, ...], ...]] = field(default_factory=list)  # outputs minus labels
@@ -265,6 +266,7 @@ class Observer(TorchFunctionMode):
                 pass
             out = first_tensor(output)
             if out is None:
+                self.seen.discrete.add(name)
                 return
             inp = first_tensor((arguments, options))
             if not name and self.details and len(self.seen.given) < 8:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Iterator
+
+import torch
 
 from edgewise.audit.inspect import AuditKind, AuditSeverity, audit_initialization
 from edgewise.errors import BadInput
@@ -37,13 +40,35 @@ def initialization(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
     for item in found:
         if item.kind in TOLD:
             continue
+        wrong = item.severity is AuditSeverity.ERROR
+        meant = wrong and all(_by_the_library(evidence, name) for name in item.parameters)
         yield finding(
-            "error" if item.severity is AuditSeverity.ERROR else "note",
+            "error" if wrong and not meant else "note",
             list(item.parameters),
             f"The initialization is not as published: {item.kind.value}.",
             f"{item.observation}; expected {item.expected}",
             item.repair,
         )
+
+
+@torch.no_grad()
+def _by_the_library(evidence: TrainingEvidence, name: str) -> bool:
+    """Return whether the model's own `_init_weights` writes these very numbers over others: a constant that it means."""
+    rule, values = getattr(evidence.model, "_init_weights", None), evidence.parameters.get(name)
+    owner, _, inner = name.rpartition(".")
+    while rule is not None and values is not None and owner:
+        module = evidence.module(owner)
+        if module is None or sum(p.numel() for p in module.parameters()) > 1 << 22:
+            return False
+        twin = copy.deepcopy(module)
+        with torch.random.fork_rng(devices=[]):
+            written = twin.get_parameter(inner).normal_()
+            rule(twin)
+        if torch.equal(written, values):
+            return True
+        owner, _, last = owner.rpartition(".")
+        inner = f"{last}.{inner}"
+    return False
 
 
 @fact("exponents", needs="theory", cost="seconds")

@@ -180,7 +180,11 @@ def tie(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
     a, b = getattr(table, "weight", None), getattr(head, "weight", None)
     if torch.is_tensor(a) and torch.is_tensor(b) and a is not b and a.shape == b.shape:
         equal = not a.is_meta and torch.equal(a, b)
-        yield error(
+        declared = getattr(
+            model, "_tied_weights_keys", ("unknown",)
+        )  # a class may leave them apart by design
+        yield finding(
+            "error" if declared else "note",
             [evidence.names[id(b)][0], evidence.names[id(a)][0]],
             "Readout and embedding should be tied, and are two tensors.",
             "equal now, they part at the first step" if equal else "their numbers differ already",

@@ -37,6 +37,9 @@ def skip(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
             continue
         middle = median([c.kept["cosine"] for c in items])
         odd = [c for c in items[1:] if middle > 0.5 and c.kept["cosine"] < 0.4 * middle]
+        odd = [
+            c for c in odd if abs(c.kept["factor"]) < 0.5 and c.kept["doubt"] < 0.2
+        ]  # else its branch is loud
         if odd and len(odd) <= max(1, len(items) // 3):
             yield warning(
                 [c.name for c in odd],
