@@ -135,8 +135,8 @@ def condition_dropped(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
                 yield warning(
                     [lookup.place or "model", "data", "loss"],
                     "The condition is nearly always dropped: one id stands in its place.",
-                    f"row {int(others)} is asked for {share:.0%} of the time, in the place of a field of the batch, and "
-                    f"the other rows get hardly any gradient",
+                    f"row {int(others)} is asked for {share:.0%} of the time, in the place of a field of the batch: "
+                    "the other rows get hardly any gradient",
                     "guidance drops about 10 %: is the comparison of the random draw the wrong way round?",
                     share=share,
                 )

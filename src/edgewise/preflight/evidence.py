@@ -431,3 +431,23 @@ def spectral_edge(matrix: Tensor) -> float | None:
         v = w.T @ (w @ v)
         v = v / v.norm()
     return float((w @ v).norm()) / (spread * (math.sqrt(w.shape[0]) + math.sqrt(w.shape[1])))
+
+
+@torch.no_grad()
+def by_the_library(evidence: TrainingEvidence, name: str) -> bool:
+    """Return whether the model's own `_init_weights` draws a parameter as large as it is, or writes its numbers."""
+    rule, values = getattr(evidence.model, "_init_weights", None), evidence.parameters.get(name)
+    if rule is None or values is None:
+        return False
+    parts = name.split(".")
+    for at in range(len(parts) - 1, -1, -1):  # a layer's own rule, or that of a module around it
+        module = evidence.module(".".join(parts[:at]))
+        if module is None or sum(p.numel() for p in module.parameters()) > 1 << 22:
+            continue
+        twin = copy.deepcopy(module)
+        written = twin.get_parameter(".".join(parts[at:])).fill_(1e3)
+        with torch.random.fork_rng(devices=[]):
+            rule(twin)
+        if torch.equal(written, values) or 0.8 * rms(values) < rms(written) < 1.25 * rms(values):
+            return True
+    return False

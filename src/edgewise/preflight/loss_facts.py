@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from edgewise.preflight.catalog import CheckFinding, NotAsked, Undecided, error, fact, finding, note, warning
-from edgewise.preflight.evidence import TrainingEvidence, rms, rows_of
+from edgewise.preflight.evidence import TrainingEvidence, by_the_library, rms, rows_of
 from edgewise.preflight.observer import DIVISIONS, LossCall, Observation
 from edgewise.preflight.passes import contrastive, readout
 from edgewise.preflight.relations import samples_of
@@ -83,12 +83,12 @@ def first_loss(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
     cosines = evidence.base is not None and evidence.base.main_loss is not None
     if cosines and _bound_of_cosines(evidence.base, evidence.base.main_loss.outputs.float()) is not None:  # type: ignore[arg-type,union-attr]
         severity = "note"  # their scale is chosen
-    if not evidence.fresh or not evidence.all_trainable or evidence.data.get("as published"):
+    head = readout(evidence)
+    places = ["loss"] if head is None else evidence.names.get(id(head[1].weight), [head[0]])
+    if not evidence.fresh or not evidence.all_trainable or by_the_library(evidence, places[0]):
         severity = "note"
     rows = evidence.class_rows
     assert rows is not None
-    head = readout(evidence)
-    places = ["loss"] if head is None else evidence.names.get(id(head[1].weight), [head[0]])
     spread = float(rows[0][rows[2]].float().std(-1).mean())
     yield finding(
         severity,

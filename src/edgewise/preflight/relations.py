@@ -408,7 +408,7 @@ class LossReplay:
                 return
 
     def half(self, found: Relations, observe: Callable[[Batch], Observation], whole: Observation) -> None:
-        """The last half of the samples alone, in another order: they must have the outputs that they had in the whole."""
+        """The last half of the samples alone, in another order: they must have the outputs of the whole."""
         batch = self.evidence.batches[0]
         samples = samples_of(batch)
         call = whole.main_loss

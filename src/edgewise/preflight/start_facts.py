@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Iterator
-
-import torch
 
 from edgewise.audit.inspect import AuditKind, AuditSeverity, audit_initialization
 from edgewise.errors import BadInput
 from edgewise.preflight.catalog import CheckFinding, NotAsked, Undecided, fact, finding, warning
-from edgewise.preflight.evidence import TrainingEvidence
+from edgewise.preflight.evidence import TrainingEvidence, by_the_library
 
 TOLD = (
     AuditKind.TIED,
@@ -36,12 +33,11 @@ def initialization(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
         found = audit_initialization(evidence.model)
     except BadInput as error:
         raise NotAsked(f"the audit does not know this model: {error}") from error
-    evidence.data["as published"] = not any(item.severity is AuditSeverity.ERROR for item in found)
     for item in found:
         if item.kind in TOLD:
             continue
         wrong = item.severity is AuditSeverity.ERROR
-        meant = wrong and all(_by_the_library(evidence, name) for name in item.parameters)
+        meant = wrong and all(by_the_library(evidence, name) for name in item.parameters)
         yield finding(
             "error" if wrong and not meant else "note",
             list(item.parameters),
@@ -49,26 +45,6 @@ def initialization(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
             f"{item.observation}; expected {item.expected}",
             item.repair,
         )
-
-
-@torch.no_grad()
-def _by_the_library(evidence: TrainingEvidence, name: str) -> bool:
-    """Return whether the model's own `_init_weights` writes these very numbers over others: a constant that it means."""
-    rule, values = getattr(evidence.model, "_init_weights", None), evidence.parameters.get(name)
-    owner, _, inner = name.rpartition(".")
-    while rule is not None and values is not None and owner:
-        module = evidence.module(owner)
-        if module is None or sum(p.numel() for p in module.parameters()) > 1 << 22:
-            return False
-        twin = copy.deepcopy(module)
-        with torch.random.fork_rng(devices=[]):
-            written = twin.get_parameter(inner).normal_()
-            rule(twin)
-        if torch.equal(written, values):
-            return True
-        owner, _, last = owner.rpartition(".")
-        inner = f"{last}.{inner}"
-    return False
 
 
 @fact("exponents", needs="theory", cost="seconds")

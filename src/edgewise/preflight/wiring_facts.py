@@ -343,7 +343,7 @@ def rows_of_tables(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
         if hooked and asleep.numel() >= 2 and living.any() and int(asleep.min()) > int(asked[living].max()):
             yield warning(
                 [name, lookup.place or "model", "data"],
-                "A hook takes the gradient of the last rows of a table, those of new tokens, and leaves that of the old.",
+                "A hook takes the gradient of the last rows of a table, those of new tokens.",
                 f"rows from {int(asleep.min())} on are asked for and get no gradient, rows up to "
                 f"{int(asked[living].max())} get one: new tokens are never trained",
                 "is the mask of the hook the wrong way round?",
