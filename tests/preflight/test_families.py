@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import edgewise
-from experiments.preflight import families
+from experiments.preflight import everyone, families
 from experiments.preflight.networks import huggingface, setup
 from experiments.preflight.run import checked
 
@@ -24,6 +24,28 @@ def test_a_family_is_ready(name: str) -> None:
 def test_a_network_with_an_outer_loss_is_ready(network: object) -> None:
     report = checked(setup(network))  # type: ignore[arg-type]
     assert report.ok, report
+
+
+@pytest.mark.parametrize(
+    "kind, name",
+    [
+        ("afmoe", "AfmoeForCausalLM"),  # its rule draws routers as zeros
+        ("axk2", "AXK2ForCausalLM"),  # an indexer gives places, through which no gradient comes
+        ("axk1", "AXK1ForCausalLM"),  # a branch fifty times as loud as the stream is no missing skip
+        ("bigbird_pegasus", "BigBirdPegasusForCausalLM"),  # the class declares no tie
+    ],
+)
+def test_what_the_library_leaves_so_is_a_note(kind: str, name: str) -> None:
+    made = everyone.made(kind, name, "next", 0)
+    if made is None:
+        pytest.skip(f"this transformers has no {name}")
+    assert (report := checked(made)).ok, report
+
+
+def test_a_readout_that_is_louder_than_the_library_draws_it_is_an_error() -> None:
+    made = setup(next(network for network in families.HUGGING_FACE if network.name == "llama"))
+    made["model"].lm_head.weight.data.mul_(60)
+    assert [f.kind for f in checked(made).problems] == ["first loss"]
 
 
 @pytest.mark.parametrize("positions, severity", [(64, "note"), (4096, "warning")])
