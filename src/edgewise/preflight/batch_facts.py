@@ -13,8 +13,6 @@ from edgewise.preflight.fingerprint import tensors_in
 from edgewise.preflight.relations import Batch, fields, name_of, samples_of
 
 LIMITS = (127, 255, 32767, 65535)  # largest numbers of narrow integers
-PROBED = 200  # samples that a probe of labels needs
-FEATURES = 256
 
 
 def _batches(evidence: TrainingEvidence, least: int) -> list[Batch]:
@@ -141,97 +139,6 @@ def condition_dropped(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
                     share=share,
                 )
                 return
-
-
-@fact("labels of others", needs="loss", cost="0")
-def labels_of_others(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
-    """Compare how well a linear probe of a sample's inputs tells its own label with how well it tells its neighbors'.
-
-    Threshold: nothing for its own (below 3 standard errors), clearly (above 8) for the sample, or the batch, next to
-    it.
-    Cannot decide: labels in random order, or that no linear probe of the inputs can tell.
-    """
-    evidence.loss_call()
-    pairs = _labeled(evidence)
-    if pairs is None:
-        raise NotAsked("no label per sample in the batches")
-    inputs, labels = pairs
-    own = _told(inputs, labels)
-    others = {
-        f"the sample {abs(k)} {'after' if k < 0 else 'before'} it": _told(
-            inputs, [y.roll(k, 0) for y in labels]
-        )
-        for k in (-1, 1)
-    }
-    others["the sample at the other end of its batch"] = _told(inputs, [y.flip(0) for y in labels])
-    for k, words in ((1, "the batch before"), (-1, "the batch after")):
-        others["its place in " + words] = _told(inputs, labels[-k:] + labels[:-k])
-    best = max(others, key=lambda words: others[words])
-    if own < 3 and others[best] > 8:
-        yield error(
-            ["labels", "data"],
-            f"The labels do not match their inputs: a sample's label is that of {best}.",
-            f"a linear probe of the inputs tells it with {others[best]:.0f} standard errors, and the own label with "
-            f"{own:.1f}: labels are shifted against the inputs (another example's label)",
-            "shuffle, sort and drop inputs and labels together",
-        )
-
-
-def _labeled(evidence: TrainingEvidence) -> tuple[list[Tensor], list[Tensor]] | None:
-    """Features and labels of the samples of every batch: labels are the field that the loss is called with."""
-    call = evidence.loss_call()
-    goal, first = call.labels.detach().reshape(-1), evidence.batches[0]
-    samples = samples_of(first)
-    at = next(
-        (
-            p
-            for p, t in fields(first)
-            if t.dim()
-            and t.shape[0] == samples == t.numel() == goal.numel()
-            and torch.equal(t.reshape(-1).to(goal), goal)
-        ),
-        None,
-    )
-    if at is None or samples < 4:
-        return None
-    inputs, labels = [], []
-    for batch in evidence.batches:
-        own = dict(fields(batch))
-        rest = [t for p, t in own.items() if p != at and t.dim() >= 2 and t.shape[0] == samples]
-        if at not in own or own[at].numel() != samples or not rest:
-            continue
-        inputs.append(torch.cat([_features(t) for t in rest], 1))
-        labels.append(own[at].reshape(-1))
-    same = {x.shape[1] for x in inputs}
-    return (
-        (inputs, labels) if len(inputs) >= 4 and len(same) == 1 and len(inputs) * samples >= PROBED else None
-    )
-
-
-def _features(tensor: Tensor) -> Tensor:
-    """At most 256 numbers per sample: counts of ids, or entries."""
-    flat = tensor.detach().reshape(tensor.shape[0], -1)
-    if flat.is_floating_point():
-        return flat[:, :: flat.shape[1] // FEATURES + 1].float().nan_to_num()
-    counts = torch.zeros(flat.shape[0], FEATURES, device=flat.device)
-    return counts.scatter_add_(1, flat.long().remainder(FEATURES), torch.ones_like(flat, dtype=torch.float32))
-
-
-def _told(inputs: list[Tensor], labels: list[Tensor]) -> float:
-    """Return by how many standard errors a ridge probe of the even batches tells the labels of the odd ones."""
-    y = [
-        (torch.nn.functional.one_hot(t.long().clamp(0, 31), 32) if not t.is_floating_point() else t[:, None])
-        for t in labels
-    ]
-    x_fit, x_test = torch.cat(inputs[::2]), torch.cat(inputs[1::2])
-    y_fit, y_test = torch.cat(y[::2]).float(), torch.cat(y[1::2]).float()
-    middle, spread = x_fit.mean(0), x_fit.std(0).clamp(min=1e-6)
-    a, b = (x_fit - middle) / spread, (x_test - middle) / spread
-    strength = 0.1 * a.shape[0] * torch.eye(a.shape[1], device=a.device)
-    guess = b @ torch.linalg.solve(a.T @ a + strength, a.T @ (y_fit - y_fit.mean(0)))
-    truth = y_test - y_fit.mean(0)
-    product = (guess * truth).sum(1)
-    return float(product.mean() / (product.std() / product.numel() ** 0.5).clamp(min=1e-12))
 
 
 @fact("what is scored", needs="loss")

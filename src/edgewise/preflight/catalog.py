@@ -132,13 +132,12 @@ def table() -> str:
 GROUPS = {
     "BROKEN": "loss not finite, gradient not finite, does not run, loss rises, first loss, empty attention row",
     "MOTION": "nothing moves, rounded away, update ratio, loss rises, eps, uphill",
-    "GRADIENTS": "dead, no gradient, influence without gradient, source not seen, past not seen",
+    "GRADIENTS": "dead, no gradient, past not seen",
 }
 # A cause and the kinds that follow from it; earlier causes win.
 TABLE = """
 no numbers: BROKEN
-not finite: BROKEN, GRADIENTS, nothing moves, rounded away, update ratio, eps, uphill, collapse, constant
-  output
+not finite: BROKEN, GRADIENTS, nothing moves, rounded away, update ratio, eps, uphill, collapse, constant output
 class axis: first loss, leak, samples mixed, label offset, labels, own label seen
 objects made in the step: schedule, order of the step, average, gradient at the step, nothing moves, dead, rate zero
 weights between steps: update undone, loss rises, nothing moves, update ratio, gradient at the step
@@ -148,34 +147,29 @@ pushed away: loss rises, uphill, loss and cross-entropy
 loss without end: loss rises, update ratio, target scale, uphill
 same batch: few samples
 own label seen: leak
-never written: BROKEN, GRADIENTS,
-  symmetric, linear pair, positions, rows of tables, batch unused, router, constant output, norm eps, collapse,
-  unlike siblings, weight
-  scale, sharp attention, update ratio, initialization
+never written: BROKEN, GRADIENTS, symmetric, linear pair, positions, rows of tables, batch unused, router, constant
+  output, norm eps, collapse, unlike siblings, weight scale, sharp attention, update ratio, initialization
 norm eps: gradient through depth, update ratio, label offset, past not seen
-norm size: norm eps, update ratio, collapse, equal heads,
-  constant output
-order of the step: MOTION, does not run, gradient at the step, dead, no gradient, rate zero, constant
-  output, wiped
+norm size: norm eps, update ratio, collapse, equal heads, constant output
+order of the step: MOTION, does not run, gradient at the step, dead, no gradient, rate zero, constant output, wiped
 schedule: rate zero, update ratio, nothing moves, loss rises
 update undone: nothing moves, update ratio, moved without gradient, rounded away
-weight scale: norm eps, equal heads, unlike siblings, gradient through depth, output scale of blocks,
-  first loss, sharp attention, update ratio, collapse, initialization, skip, token share, loss rises,
-  constant output
+weight scale: norm eps, equal heads, unlike siblings, gradient through depth, first loss, sharp attention, update
+  ratio, collapse, initialization, skip, token share, loss rises, constant output
 same samples: few samples, dead, labels
 data: BROKEN, few samples, nothing moves, rounded away, update ratio, eps, uphill, target scale, gradient through
   depth, norm eps, labels, padding in the loss, same samples
 outliers: unlike siblings, untrained among trained, sharp attention, first loss, collapse, initialization
 rows: first loss, loss rises
-symmetric: copies, dead, equal heads, collapse, constant output, initialization, past not seen, weight
-  scale, first loss, eps, update ratio, linear pair
+symmetric: copies, dead, equal heads, collapse, constant output, initialization, past not seen, weight scale, first
+  loss, eps, update ratio, linear pair
 tie: copies, initialization
 shared: copies, initialization, layers not run
 recipe: initialization, unlike siblings, first loss
 stream dropped: constant output
 norm gains: norm eps, norm size, gradient through depth, dead
-silent norm: GRADIENTS, equal heads, router, constant output, norm eps, collapse, layers not run, unlike
-  siblings, initialization, skip
+silent norm: GRADIENTS, equal heads, router, constant output, norm eps, collapse, layers not run, unlike siblings,
+  initialization, skip
 empty attention row: loss not finite, gradient not finite, attention rows, loss rises, past not seen
 half precision: rounded away, nothing moves, loss rises, eps, gradient not finite, update ratio, dead
 rate scale: MOTION, groups, decay, constant output, collapse
@@ -204,18 +198,13 @@ leak: samples mixed, padding is seen, own token not seen, order not seen, tokens
 label offset: own token not seen, first loss, padding in the loss, leak, loss and cross-entropy
 labels: first loss, loss rises, loss and cross-entropy, bounded outputs, padding in the loss, label offset
 bounded outputs: loss rises, first loss, gradient through depth, dead, constant output, labels
-unlike siblings: norm eps, collapse, initialization, gradient through depth, skip, sharp attention, update
-  ratio, first loss, output scale of blocks,
-  constant output
-skip: gradient through depth, collapse, output scale of blocks, no final norm, norm on the skip, past not
-  seen,
-  constant output
+unlike siblings: norm eps, collapse, initialization, gradient through depth, skip, sharp attention, update ratio,
+  first loss, constant output
+skip: gradient through depth, collapse, no final norm, norm on the skip, past not seen, constant output
 past not seen: order not seen, dead, own token not seen, no gradient
 positions: order not seen, dead
 layers not run: no gradient, no final norm, gradient through depth
-no gradient: batch unused, source not seen, influence without gradient, past not seen, dead, order not seen, nothing
-  moves
-source not seen: no gradient, dead, constant output
+no gradient: batch unused, past not seen, dead, order not seen, nothing moves
 constant output: rows of tables, batch unused, past not seen, order not seen, dead, collapse, no gradient
 target scale: first loss, loss rises, update ratio, gradient at the step
 copies: initialization

@@ -187,25 +187,6 @@ def _each_twice(batch: Any) -> bool:
     return bool((counts > 1).all()) and len(counts) > 1
 
 
-@fact("inputs changed in place", needs="loss")
-def inputs_changed(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
-    """Compare the first batch before and after the loss saw a copy of it.
-
-    Threshold: floating inputs or token ids differ: the next epoch sees others.
-    Cannot decide: labels that are masked in place: harmless, not reported.
-    """
-    changed = evidence.data.get("changed")
-    if changed is None:
-        raise NotAsked("no loss was run")
-    if changed:
-        yield note(
-            "data",
-            "The loss writes into its batch.",
-            f"{changed} tensors of the batch differ after it",
-            "clone before writing: a second epoch sees the changed data",
-        )
-
-
 @fact("labels", needs="loss")
 def labels(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
     """Compare labels with outputs: shapes, range, variety, gradient.

@@ -84,15 +84,3 @@ def fused_scores(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Tensor,
     if mask is not None:
         scores = scores.masked_fill(~mask, -math.inf) if mask.dtype == torch.bool else scores + mask.float()
     return scores, scores.softmax(-1)
-
-
-def largest_score(args: tuple[Any, ...], kwargs: dict[str, Any]) -> float | None:
-    """The largest score of fused attention whose queries have one length and whose keys have one length."""
-    bound = 1.0
-    for place, name in enumerate(("query", "key")):
-        lengths = argument(args, kwargs, place, name, None).detach()[:2].float().norm(dim=-1)
-        if float(lengths.max() - lengths.min()) > 1e-3 * float(lengths.max()) or not float(lengths.max()) > 0:
-            return None
-        bound *= float(lengths.max())
-    width = argument(args, kwargs, 0, "query", None).shape[-1]
-    return bound * float(kwargs.get("scale") or width**-0.5)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from edgewise.preflight.catalog import CheckFinding, NotAsked, Undecided, error, fact, finding, warning
-from edgewise.preflight.evidence import TrainingEvidence, parent, rows_of, token_lookups, tolerance
+from edgewise.preflight.evidence import TrainingEvidence, parent, rows_of, tolerance
 from edgewise.preflight.passes import outputs_of
 from edgewise.preflight.relation_facts import mixed_in_half
 
@@ -418,51 +418,6 @@ def own_token_not_seen(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
             "An output does not see its own token, the last one it may see.",
             f"the influence of token {rows[blind[0]]} on output {rows[blind[0]]} is zero, that of others is not",
             "the causal mask hides the diagonal, or inputs are shifted by one more than needed",
-        )
-
-
-@fact("source not seen", needs="changed", cost="S")
-def source_not_seen(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
-    """Compare outputs before and after a token of each table was changed, in networks with two token inputs.
-
-    Threshold: a second token input whose table gets no gradient in any step.
-    """
-    lookups = list(token_lookups(evidence.seen()))
-    different = {id(x.table): x for x in lookups}
-    if len(different) < 2 or not evidence.gradients:
-        raise NotAsked("one token input")
-    for lookup in different.values():
-        name = next((n for n, p in evidence.trainable.items() if p is lookup.table), None)
-        if name is None:
-            continue
-        samples = [g.get(name) for g in evidence.gradients]
-        if all(s is None or not s.alive for s in samples):
-            yield error(
-                [lookup.place or name],
-                "One of the token inputs does not influence the loss.",
-                f"{name} is looked up and never gets a gradient",
-                "is its encoding passed on (cross-attention), and not detached?",
-            )
-
-
-@fact("influence without gradient", needs="changed")
-def influence_without_gradient(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
-    """Compare outputs that move when a token changes with the gradient at that token.
-
-    Threshold: they move, and the gradient of the same output at the same token is exactly zero.
-    Cannot decide: discrete paths (routers), which have no gradient by nature: only whole samples are judged.
-    """
-    reach, rows = _reach(evidence)
-    seen = influence(evidence)
-    row = rows[0]
-    if not seen.aligned or row <= seen.token or row - seen.start >= seen.rows:
-        raise NotAsked("the output lies before the changed token")
-    if bool(seen.moved[0, row - seen.start]) and float(reach[0, seen.token]) == 0:
-        yield warning(
-            [first_mixer(evidence)],
-            "Information flows forward between tokens, the gradient does not flow back.",
-            f"output {row} depends on token {seen.token}, and its gradient there is exactly zero",
-            "look for detach() or no_grad between attention and loss",
         )
 
 

@@ -25,7 +25,6 @@ from edgewise.preflight.fingerprint import (
     fingerprint,
     first_tensor,
     fused_scores,
-    largest_score,
     tensors_in,
 )
 
@@ -98,7 +97,6 @@ class Softmax:
     scores: Tensor
     weights: Tensor
     axis: int
-    bound: float | None = None  # of the scores, if all queries have one length, and all keys
     later: Tensor | None = None  # what multiplies the values, if it is not the softmax's own output
 
 
@@ -480,8 +478,7 @@ class Observer(TorchFunctionMode):
                 self._weights[id(out)] = (call, out)
             elif name == "scaled_dot_product_attention":
                 scores, weights = fused_scores(args, kwargs)
-                bound = largest_score(args, kwargs)
-                self.seen.softmaxes.append(Softmax(self.seen.place, scores, weights, scores.dim() - 1, bound))
+                self.seen.softmaxes.append(Softmax(self.seen.place, scores, weights, scores.dim() - 1))
             elif name in ("matmul", "bmm", "__matmul__", "einsum") and self._weights:
                 self._product(args)
             elif (

@@ -11,7 +11,7 @@ from torch import nn
 
 from edgewise.preflight.catalog import CheckFinding, NotAsked, error, fact, finding, warning
 from edgewise.preflight.evidence import TrainingEvidence, is_readable, median, role
-from edgewise.preflight.tensor_facts import HARMLESS_ZERO, is_default_draw
+from edgewise.preflight.tensor_facts import is_default_draw
 
 
 def _groups(evidence: TrainingEvidence) -> list[dict[str, Any]]:
@@ -348,34 +348,6 @@ def frozen_and_fresh(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
             f"{share:.0%} of the parameters are frozen random draws",
             "requires_grad_(True), or load the pretrained weights that were meant",
             share=share,
-        )
-
-
-@fact("frozen at zero", needs="tensors")
-def frozen_at_zero(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
-    """Compare frozen matrices with zero, where something else is trained.
-
-    Threshold: all entries exactly zero, in a matrix that is a weight: it takes no part, and never will.
-    Cannot decide: positions and tables that are zero on purpose.
-    """
-    if not evidence.trainable:
-        raise NotAsked("nothing is trained")
-    zero = [
-        n
-        for n, top in evidence.largest.items()
-        if top == 0
-        and not evidence.parameters[n].requires_grad
-        and evidence.parameters[n].dim() == 2
-        and min(evidence.parameters[n].shape) > 1
-        and n not in evidence.tables
-        and not HARMLESS_ZERO.search(n.rpartition(".")[2])
-    ]
-    if zero:
-        yield warning(
-            zero,
-            "Frozen weights are zero: they are not trained, and their part (an adapter) never does anything.",
-            f"{len(zero)} matrices are frozen (requires_grad is False), and all their entries are zero",
-            "freeze the base before the adapters are put in, or requires_grad_(True) for the adapters",
         )
 
 

@@ -164,11 +164,9 @@ class Passes:
     def loss(self, batch: Any) -> Tensor:
         """The user's loss of this batch; without one, the model's own, or a number that depends on every output."""
         evidence = self.evidence
-        original, batch = batch, copied(batch)
+        batch = copied(batch)
         if evidence.loss is not None:
             value = evidence.loss(self.model, batch)
-            if "changed" not in evidence.data and batch is not original:
-                evidence.data["changed"] = _written_into(original, batch)
             return value[0] if isinstance(value, tuple) else value
         output = call_model(self.model, batch)
         own: Tensor | None = getattr(output, "loss", None)
@@ -504,15 +502,6 @@ def swapped_tokens(row: Tensor, tokens: int) -> tuple[int, int] | None:
         if int(row[i]) != int(row[i - 1]):
             return i - 1, i
     return None
-
-
-def _written_into(original: Any, copy: Any) -> int:
-    """Return how many floating tensors of a batch differ from their copy."""
-    pairs = zip(tensors_in(original), tensors_in(copy), strict=False)
-    return sum(
-        a.is_floating_point() and a.shape == b.shape and not torch.equal(a.nan_to_num(), b.nan_to_num())
-        for a, b in pairs
-    )
 
 
 def call_model(model: nn.Module, batch: Any) -> Any:

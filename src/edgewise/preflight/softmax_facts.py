@@ -214,31 +214,6 @@ def sharp_attention(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
         )
 
 
-@fact("flat attention", needs="pass")
-def flat_attention(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
-    """Compare the largest score that normalized queries and keys can have with one.
-
-    Threshold: below 1 in every attention, for queries and keys that have one length each and no learned gain: no
-    weight can become e² times another.
-    Cannot decide: attention that is not fused, whose queries and keys are not seen; learned scales.
-    """
-    calls = [s for s in _over_keys(evidence) if s.bound is not None]
-    if not calls:
-        raise NotAsked("queries and keys are not normalized")
-    low = [s for s in calls if s.bound is not None and s.bound < 1]
-    learned = any(
-        p.numel() <= 64 and re.search("scale|temp|tau|gain", n) for n, p in evidence.trainable.items()
-    )
-    if len(low) == len(calls) and not learned:
-        yield warning(
-            [s.place or "model" for s in low],
-            "Attention can never leave uniform: scores of normalized queries and keys are scaled down again.",
-            f"queries and keys have one length each, and no score can exceed {max(s.bound or 0 for s in low):.2g}: "
-            f"attention stays flat",
-            "normalized queries and keys need a scale of about 10, or a learned one, not 1/sqrt(head width)",
-        )
-
-
 @fact("far keys preferred", needs="pass")
 def far_keys_preferred(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
     """Compare the part of the scores that all samples share with the distance of query and key.

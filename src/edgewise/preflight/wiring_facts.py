@@ -437,24 +437,3 @@ def mode(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
 
 def _trains(module: nn.Module) -> bool:
     return all(p.requires_grad for p in module.parameters())
-
-
-@fact("output scale of blocks", needs="pass")
-def output_scale(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
-    """Compare sizes of the stream between the first and the last block.
-
-    Threshold: more than 1e4 times, either way; fresh weights.
-    """
-    calls = _block_calls(evidence)
-    sizes = [c.kept["size"] for c in calls if c.kept.get("size", 0) > 0]
-    if not evidence.fresh or len(sizes) < 3:
-        raise NotAsked("the weights are trained, or there are few blocks")
-    ratio = sizes[-1] / sizes[0]
-    if ratio > 1e4 or ratio < 1e-4:
-        yield warning(
-            calls[-1].name,
-            f"The stream {'explodes' if ratio > 1 else 'vanishes'} through the blocks.",
-            f"its size goes from {sizes[0]:.2g} to {sizes[-1]:.2g}",
-            "see `edgewise measure` and `edgewise fix`",
-            ratio=ratio,
-        )
