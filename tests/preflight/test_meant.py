@@ -173,23 +173,6 @@ def rare_classes_weigh_more() -> Made:
     return training(Reader(2), lambda m, b: F.cross_entropy(m(b[0]), b[1], weight=weight), batches)
 
 
-def a_fifth_of_the_conditions_dropped() -> Made:
-    class Told(Reader):
-        def __init__(self) -> None:
-            super().__init__()
-            self.kind = nn.Embedding(5, WIDTH)
-
-        def forward(self, ids: Tensor, kind: Tensor | None = None) -> Tensor:
-            out: Tensor = self.head(self.states(ids).mean(1) + self.kind(kind))
-            return out
-
-    def loss(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
-        kind = torch.where(torch.rand(ROWS) < 0.2, 4, batch[1])
-        return F.cross_entropy(model(batch[0], kind), batch[0][:, 5] % 4)
-
-    return training(Told(), loss, labeled())
-
-
 def adapters_of_layers_that_run() -> Made:
     """Low-rank additions that are called, beside a list of heads of which one is used."""
 
@@ -221,7 +204,6 @@ HEALTHY = [
     laplace_with_a_positive_scale,
     cosines_by_hand,
     rare_classes_weigh_more,
-    a_fifth_of_the_conditions_dropped,
     adapters_of_layers_that_run,
 ]
 

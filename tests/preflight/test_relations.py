@@ -28,7 +28,6 @@ QUICK = [
     "resumed_at_every_step",
     "own_backward_forgets_the_chain",
     "cosine_targets_zero_one",
-    "label_encoder_per_batch",
 ]
 QUICK += [
     "prefix_mask_covers_all",
@@ -45,7 +44,6 @@ QUICK += [
     "poisson_rate_taken_as_log",
     "positive_weight_upside_down",
     "logit_scale_without_its_log",
-    "condition_nearly_always_dropped",
 ]
 SLOW = [
     "returns_drown_the_policy",
@@ -69,7 +67,6 @@ SLOW = [
     "ctc_blank_is_a_letter",
     "ctc_lengths_of_another_front",
     "sampler_weights_per_class",
-    "ids_stored_in_one_byte",
     "word_labels_without_cls_offset",
     "prompt_mask_inverted",
     "ignore_index_is_a_class",

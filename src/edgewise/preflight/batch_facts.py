@@ -7,12 +7,11 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
+from edgewise.arrays import in_double
 from edgewise.preflight.catalog import CheckFinding, NotAsked, error, fact, warning
-from edgewise.preflight.evidence import Alignment, TrainingEvidence, token_lookups
+from edgewise.preflight.evidence import Alignment, TrainingEvidence
 from edgewise.preflight.fingerprint import tensors_in
-from edgewise.preflight.relations import Batch, fields, name_of, samples_of
-
-LIMITS = (127, 255, 32767, 65535)  # largest numbers of narrow integers
+from edgewise.preflight.relations import Batch, samples_of
 
 
 def _batches(evidence: TrainingEvidence, least: int) -> list[Batch]:
@@ -21,124 +20,95 @@ def _batches(evidence: TrainingEvidence, least: int) -> list[Batch]:
     return evidence.batches
 
 
-@fact("few samples", needs="data")
-def few_samples(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
-    """Compare all samples of all batches with one another, every field together.
+@fact("same batch", needs="data")
+def same_batch(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
+    """Compare the batches with one another.
 
-    Threshold: fewer than a tenth are distinct, among at least 64 of at least 8 numbers each, within the first batches
-    already.
-    Cannot decide: a small set of samples that is meant, such as overfitting on purpose.
+    Threshold: more than half of at least 3 are equal.
+    Cannot decide: overfitting one batch on purpose.
     """
-    prints: list[tuple[float, ...]] = []
-    first: list[float] = []
-    for batch in _batches(evidence, 3)[:64]:
-        own = _prints(batch)
-        if not own:
-            raise NotAsked("samples are small, or not on one axis")
-        first.append(len(set(own)) / len(own))
-        prints += own
-    distinct = len(set(prints))
-    if len(prints) >= 64 and distinct < 0.1 * len(prints) and max(first) < 0.7:
+    batches = _batches(evidence, 3)
+    prints = [[t.tolist() for t in map(_sums, tensors_in(batch))] for batch in batches]
+    equal = prints.count(max(prints, key=prints.count))
+    if 1 < equal > len(batches) // 2:
+        yield error(
+            "data",
+            "The loader gives the same batch again and again.",
+            f"{equal} of {len(batches)} batches are equal",
+            "iter(loader) inside the loop restarts it at every step; a fixed seed in the dataset repeats its draws",
+            equal=equal,
+        )
+
+
+@fact("same samples", needs="data")
+def same_samples(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
+    """Compare the samples of the batches given with one another, every field together.
+
+    Threshold: all samples of the first batches (at least 4 each) are equal in the largest input, or none is there only
+    once; fewer than a tenth of at least 64 are distinct, within the first batches already.
+    Cannot decide: overfitting a few samples, or samples that are repeated on purpose, for other random numbers.
+    """
+    batches = _batches(evidence, 1)[:64]
+    prints = [_prints(batch) for batch in batches]
+    few = [len(set(own)) / len(own) for own in prints if own]
+    first = prints[:3]
+    if all(len(own) >= 4 and len(set(own)) > 1 and min(map(own.count, own)) > 1 for own in first):
+        yield warning(
+            "data",
+            "Every sample of a batch is in it at least twice: the batch is smaller than it seems.",
+            f"in the first {len(first)} batches, no sample is there only once",
+            "do all workers read the same shard, or does the sampler repeat its indices?",
+        )
+    every = [sample for own in prints for sample in own]
+    if all(map(_alike, batches[:3])):
+        yield error(
+            "data",
+            "All samples of a batch are equal.",
+            f"in the first {len(first)} batches"
+            + (
+                ""
+                if any(t.any() for t in tensors_in(batches[0]) if t.is_floating_point())
+                else ": the inputs are zero"
+            ),
+            "check the dataset's index and the collate function, and divisions of integers",
+        )
+    elif len(batches) >= 3 and len(every) >= 64 and len(set(every)) < 0.1 * len(every) and max(few) < 0.7:
         yield error(
             "data",
             "The same examples come again and again.",
-            f"{len(prints)} samples in {len(first)} batches are repeats of {distinct} distinct examples (duplicate "
+            f"{len(every)} samples in {len(few)} batches are repeats of {len(set(every))} distinct examples (duplicate "
             "rows)",
             "check the sampler: are its weights per example, and its indices over the whole dataset?",
-            distinct=distinct,
-            samples=len(prints),
+            distinct=len(set(every)),
+            samples=len(every),
         )
+
+
+def _alike(batch: Batch) -> bool:
+    """Return whether the largest input of a batch is the same for all samples, of which there are at least four."""
+    tensor = max(tensors_in(batch), key=lambda t: t.numel(), default=torch.empty(0))
+    large = tensor.dim() >= 2 and tensor.shape[0] >= 4 and tensor[0].numel() >= 4
+    return large and bool((tensor == tensor[:1]).all())
 
 
 def _prints(batch: Batch) -> list[tuple[float, ...]]:
+    """Two numbers for every sample, of all that belongs to it; none if samples are small, or not on one axis."""
     samples = samples_of(batch)
     columns = [
-        t.detach().reshape(samples, -1)[:, : 1 << 12].double()
+        t.detach().reshape(samples, -1)[:, : 1 << 12]
         for t in tensors_in(batch)
         if t.dim() and t.shape[0] == samples
     ]
-    if samples < 4 or not columns or sum(c.shape[1] for c in columns) < 8:
+    if not samples or sum(c.shape[1] for c in columns) < 8:
         return []
-    rows = torch.cat(columns, 1).nan_to_num()
-    weights = torch.arange(1, rows.shape[1] + 1, dtype=torch.float64, device=rows.device).sqrt()
-    return [tuple(p) for p in torch.stack([rows.sum(1), rows @ weights], 1).tolist()]
+    return [tuple(p) for p in torch.cat([_sums(c, 1) for c in columns], 1).tolist()]
 
 
-@fact("codes per batch", needs="data")
-def codes_per_batch(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
-    """Compare the integers of every field with one number per sample, batch by batch.
-
-    Threshold: in each of at least 4 batches they are exactly 0 to k without a gap, and k differs: every batch is
-    encoded for itself.
-    """
-    columns: dict[str, list[Tensor]] = {}
-    for batch in _batches(evidence, 4):
-        for path, tensor in fields(batch):
-            if tensor.dim() == 1 and not tensor.is_floating_point() and tensor.numel() >= 4:
-                columns.setdefault(name_of(path), []).append(tensor.unique())
-    for name, codes in columns.items():
-        tight = all(torch.equal(c, torch.arange(c.numel()).to(c)) for c in codes)
-        sizes = {c.numel() for c in codes}
-        if len(codes) >= 4 and tight and len(sizes) >= 2 and max(sizes) >= 5:
-            yield warning(
-                ["labels", "data"],
-                "Every batch numbers its classes for itself: the same label is another class in the next batch.",
-                f"in each batch `{name}` is exactly 0 to k without a gap, with k from {min(sizes) - 1} to "
-                f"{max(sizes) - 1}: labels are encoded per batch (inconsistent)",
-                "fit the encoder of the labels once, on the whole dataset",
-                field=name,
-            )
-
-
-@fact("narrow ids", needs="pass", cost="0")
-def narrow_ids(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
-    """Compare the largest token id of all batches with the largest numbers of narrow integers.
-
-    Threshold: exactly 127, 255, 32,767 or 65,535, all of its neighbors used, and a table that is at least a tenth
-    longer.
-    Cannot decide: tokens that are bytes, in a table that is longer than it need be.
-    """
-    ids = [t for b in evidence.batches for _, t in fields(b) if t.dim() >= 2 and not t.is_floating_point()]
-    tables = list(token_lookups(evidence.seen()))
-    if not ids or not tables:
-        raise NotAsked("no token ids")
-    values = torch.cat([t.reshape(-1) for t in ids]).unique()
-    top, size = int(values[-1]), max(x.table.shape[0] for x in tables)
-    share = float((values > 0.9 * top).sum()) / max(1.0, 0.1 * top)
-    if top in LIMITS and size >= 1.1 * (top + 1) and share > 0.9 and values.numel() > 0.7 * top:
-        yield warning(
-            ["data", "labels", tables[0].place or "model"],
-            f"No token id is above {top}, where a narrow integer ends: larger ids overflow and become small ones.",
-            f"the table has {size} rows, and rows {top + 1} to {size - 1} are never asked for (words never used)",
-            "store ids as int64, or as a type that holds the vocabulary (uint8 ends at 255, uint16 at 65535)",
-            largest=top,
-        )
-
-
-@fact("condition dropped", needs="pass", cost="0")
-def condition_dropped(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
-    """Compare the rows that every table is asked for with the field of the batch that they are, but for one row.
-
-    Threshold: that one row in the place of more than 60 % of them, which the field never asks for.
-    """
-    columns = [t for _, t in fields(evidence.batches[0]) if t.dim() == 1 and not t.is_floating_point()]
-    for lookup in evidence.seen().lookups:
-        ids = lookup.ids
-        for column in columns:
-            if column.shape != ids.shape or column.numel() < 16 or column.unique().numel() < 2:
-                continue
-            others = ids[ids != column].unique()
-            share = float((ids != column).float().mean())
-            if others.numel() == 1 and 0.6 < share < 1 and not bool((column == others).any()):
-                yield warning(
-                    [lookup.place or "model", "data", "loss"],
-                    "The condition is nearly always dropped: one id stands in its place.",
-                    f"row {int(others)} is asked for {share:.0%} of the time, in the place of a field of the batch: "
-                    "the other rows get hardly any gradient",
-                    "guidance drops about 10 %: is the comparison of the random draw the wrong way round?",
-                    share=share,
-                )
-                return
+def _sums(tensor: Tensor, axes: int = 0) -> Tensor:
+    """The sum of all entries beyond some axes, and another in which their places count."""
+    rows = in_double(tensor.detach()).nan_to_num().reshape(*tensor.shape[:axes], -1)[..., : 1 << 16]
+    weights = torch.arange(1, rows.shape[-1] + 1, dtype=rows.dtype, device=rows.device).sqrt()
+    return torch.stack([rows.sum(-1), rows @ weights], -1)
 
 
 @fact("what is scored", needs="loss")

@@ -138,6 +138,7 @@ GROUPS = {
 TABLE = """
 no numbers: BROKEN
 not finite: BROKEN, GRADIENTS, nothing moves, rounded away, update ratio, eps, uphill, collapse, constant output
+same batch: same samples
 class axis: first loss, leak, samples mixed, label offset, labels, own label seen
 objects made in the step: schedule, order of the step, average, gradient at the step, nothing moves, dead, rate zero
 weights between steps: update undone, loss rises, nothing moves, update ratio, gradient at the step
@@ -145,7 +146,6 @@ contract: labels, dead, no gradient, batch unused, loss without end, first loss,
 own backward: gradient through depth, loss rises, uphill
 pushed away: loss rises, uphill, loss and cross-entropy
 loss without end: loss rises, update ratio, target scale, uphill
-same batch: few samples
 own label seen: leak
 never written: BROKEN, GRADIENTS, symmetric, linear pair, positions, rows of tables, batch unused, router, constant
   output, norm eps, collapse, unlike siblings, weight scale, sharp attention, update ratio, initialization
@@ -153,11 +153,11 @@ norm eps: gradient through depth, update ratio, label offset, past not seen
 norm size: norm eps, update ratio, collapse, equal heads, constant output
 order of the step: MOTION, does not run, gradient at the step, dead, no gradient, rate zero, constant output, wiped
 schedule: rate zero, update ratio, nothing moves, loss rises
-update undone: nothing moves, update ratio, moved without gradient, rounded away
+update undone: nothing moves, update ratio, rounded away
 weight scale: norm eps, equal heads, unlike siblings, gradient through depth, first loss, sharp attention, update
   ratio, collapse, initialization, skip, token share, loss rises, constant output
-same samples: few samples, dead, labels
-data: BROKEN, few samples, nothing moves, rounded away, update ratio, eps, uphill, target scale, gradient through
+same samples: dead, labels
+data: BROKEN, nothing moves, rounded away, update ratio, eps, uphill, target scale, gradient through
   depth, norm eps, labels, padding in the loss, same samples
 outliers: unlike siblings, untrained among trained, sharp attention, first loss, collapse, initialization
 rows: first loss, loss rises
@@ -181,7 +181,7 @@ uphill: loss rises, pushed away
 level not seen: target scale, first loss
 targets drawn again: loss rises
 loss and cross-entropy: loss rises, update ratio, uphill
-decay: loss rises, update ratio, rows decay, uphill
+decay: loss rises, update ratio, uphill
 momentum: update ratio, loss rises, eps
 groups: update ratio, loss rises
 eps: update ratio, nothing moves

@@ -8,7 +8,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from edgewise.arrays import in_double
 from edgewise.preflight.catalog import CheckFinding, NotAsked, error, fact, finding, note, warning
 from edgewise.preflight.evidence import Alignment, TrainingEvidence, agreement, median, rms
 from edgewise.preflight.fingerprint import tensors_in
@@ -107,84 +106,6 @@ def label_among_inputs(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
                     "leave the target out of the inputs",
                 )
                 return
-
-
-@fact("same batch", needs="data")
-def same_batch(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
-    """Compare the batches with one another.
-
-    Threshold: more than half of at least 3 are equal.
-    Cannot decide: overfitting one batch on purpose.
-    """
-    batches = _batches(evidence)
-    if len(batches) < 3:
-        raise NotAsked("fewer than three batches")
-    prints: dict[Any, list[int]] = {}
-    for k, batch in enumerate(batches):
-        key = tuple((tuple(t.shape), _checksum(t)) for t in _inputs(batch))
-        prints.setdefault(key, []).append(k)
-    same = max(prints.values(), key=len)
-    if len(same) > len(batches) // 2 and len(same) > 1:
-        yield error(
-            "data",
-            "The loader gives the same batch again and again.",
-            f"{len(same)} of {len(batches)} batches are equal",
-            "iter(loader) inside the loop restarts it at every step; a fixed seed in the dataset repeats its draws",
-            equal=len(same),
-        )
-
-
-def _checksum(tensor: Tensor) -> tuple[float, float]:
-    values = in_double(tensor.detach().reshape(-1)[: 1 << 16])
-    weights = torch.arange(1, values.numel() + 1, dtype=torch.float64, device=values.device)
-    return float(values.sum()), float((values * weights.sqrt()).sum())
-
-
-@fact("same samples", needs="data")
-def same_samples(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
-    """Compare the samples within the first batches.
-
-    Threshold: all of at least 4 are equal in the largest input; a warning if none is there only once.
-    Cannot decide: samples that are repeated on purpose, for other random numbers.
-    """
-    equal = 0
-    batches = _batches(evidence)[:3]
-    if all(_each_twice(batch) for batch in batches):
-        yield warning(
-            "data",
-            "Every sample of a batch is in it at least twice: the batch is smaller than it seems.",
-            f"in the first {len(batches)} batches, no sample is there only once",
-            "do all workers read the same shard, or does the sampler repeat its indices?",
-        )
-    for batch in batches:
-        tensor = max(_inputs(batch), key=lambda t: t.numel(), default=None)
-        if tensor is None or tensor.dim() < 2 or tensor.shape[0] < 4 or tensor[0].numel() < 4:
-            raise NotAsked("fewer than four samples in a batch")
-        equal += bool((tensor == tensor[:1]).all())
-    if equal == len(batches):
-        yield error(
-            "data",
-            "All samples of a batch are equal.",
-            f"in the first {equal} batches"
-            + (": the inputs are constant, and zero" if not any(map(_any, batches)) else ""),
-            "check the dataset's index and the collate function, and divisions of integers",
-        )
-
-
-def _any(batch: Any) -> bool:
-    """Return whether some floating input of a batch is not zero."""
-    return any(bool(t.any()) for t in _inputs(batch) if t.is_floating_point())
-
-
-def _each_twice(batch: Any) -> bool:
-    """Return whether every sample, with all that belongs to it, has a copy in its batch, and not all are equal."""
-    tensors = [t for t in _inputs(batch) if t.dim()]
-    size = tensors[0].shape[0] if tensors else 0
-    if size < 4 or any(t.shape[0] != size for t in tensors) or max(t[0].numel() for t in tensors) < 4:
-        return False
-    rows = torch.cat([in_double(t.reshape(size, -1)[:, : 1 << 12]) for t in tensors], 1)
-    counts = rows.unique(dim=0, return_counts=True)[1]
-    return bool((counts > 1).all()) and len(counts) > 1
 
 
 @fact("labels", needs="loss")
