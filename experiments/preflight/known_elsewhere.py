@@ -38,7 +38,7 @@ class Parallel(nn.Module):
 
 
 class Sideways(nn.Module):
-    """A language model of parallel blocks without positions of its own."""
+    """A language model of parallel blocks without learned positions."""
 
     def __init__(self) -> None:
         super().__init__()

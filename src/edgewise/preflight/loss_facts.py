@@ -280,8 +280,8 @@ def bounded_outputs(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
         yield error(
             [place, "loss"],
             "poisson_nll_loss takes its input for the logarithm of the rate, and the outputs are rates.",
-            "log_input is True, so that exp(output) is the rate, and no output is ever below zero whatever the "
-            "readout says: softplus, relu or exp follows it, and the rate is never below one",
+            "log_input is True, so that exp(output) is the rate, and no output is ever below zero, however "
+            "loud the readout: softplus, relu or exp follows it, and the rate is never below one",
             "log_input=False for rates, or give the raw outputs of the last Linear layer",
         )
         return
@@ -346,7 +346,7 @@ def bounded_outputs(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
 
 
 def _one_side(evidence: TrainingEvidence) -> str:
-    """Return the side of zero on which no output ever is, whatever the readout says, or nothing."""
+    """Return the side of zero on which no output ever is, or nothing."""
     passes = (evidence.base, evidence.loud, evidence.opposite)
     calls = [p.main_loss for p in passes if p is not None and p.main_loss is not None]
     if len(calls) < 3:

@@ -117,7 +117,7 @@ class LossCall:
 
 
 @dataclass
-class Domain:
+class LossDomain:
     """What the loss divides by, or takes the logarithm or root of."""
 
     name: str
@@ -127,7 +127,7 @@ class Domain:
 
 
 @dataclass
-class Constant:
+class AddedConstant:
     """Something that is the same for every sample, added to the tokens: positions."""
 
     place: str
@@ -155,8 +155,8 @@ class Observation:
         default_factory=list
     )  # F.normalize: shape, axis
     given: list[Tensor] = field(default_factory=list)  # floating inputs of the model
-    domains: list[Domain] = field(default_factory=list)
-    constants: list[Constant] = field(default_factory=list)
+    domains: list[LossDomain] = field(default_factory=list)
+    constants: list[AddedConstant] = field(default_factory=list)
     broken: list[tuple[str, Broken]] = field(
         default_factory=list
     )  # place, what a loss function was not given
@@ -335,7 +335,7 @@ class Observer(TorchFunctionMode):
         if torch.is_tensor(value) and value.is_floating_point() and value.numel():
             with torch._C.DisableTorchFunction(), torch.no_grad():
                 low, high = value.detach().float().aminmax()
-            self.seen.domains.append(Domain(name, float(low), float(high), value.requires_grad))
+            self.seen.domains.append(LossDomain(name, float(low), float(high), value.requires_grad))
 
     def _constant(self, args: tuple[Any, ...], out: Any) -> None:
         """Positions: what is added to the tokens of every sample alike."""
@@ -351,7 +351,7 @@ class Observer(TorchFunctionMode):
             if float(c.min()) > MASKED:
                 tokens, places = (float(t.var(-2).sum(-1).mean()) for t in (x, c))
                 self.seen.constants.append(
-                    Constant(
+                    AddedConstant(
                         self.seen.place,
                         any(a.requires_grad for a in args[:2] if a.numel() == c.numel()),
                         c.shape[0],

@@ -197,7 +197,7 @@ def text_is_masked(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
                     "The attention mask of the source is that of the labels: it hides real tokens of the input.",
                     f"the mask is zero exactly where labels are -100, at {float((mask == 0).float().mean()):.0%} of "
                     f"the tokens, which are {ids[mask == 0].unique().numel()} different ones",
-                    "give the encoder the mask of its own tokens",
+                    "give the encoder its own mask",
                 )
                 return
     if not asked:

@@ -310,7 +310,7 @@ class Passes:
                 self._start_of_outputs(alignment, reach)
 
     def _start_of_outputs(self, alignment: Alignment, reach: Tensor) -> None:
-        """A causal output ends at its own token, whatever was cut away before it: rows become places of tokens."""
+        """A causal output ends at its own token, however much was cut away before it: rows become places of tokens."""
         evidence = self.evidence
         rows = [(b, row) for b, row in enumerate(evidence.reach_rows) if row >= 0]
         last = [
