@@ -279,7 +279,7 @@ def norm_divides_by_the_sum(s: dict[str, Any], n: Network) -> Truth | None:
     return truth("not of size one", places=[n.blocks])
 
 
-MISTAKES["no_skips_at_all"] = inside("no skip", "no residual connections", each=True, block_level=True)
+MISTAKES["no_skips_at_all"] = inside("no skip", "residual connections", each=True, block_level=True)
 
 
 @mistake

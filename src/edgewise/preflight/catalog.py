@@ -187,6 +187,7 @@ groups: update ratio, loss rises
 eps: update ratio, nothing moves
 update ratio: loss rises, nothing moves, constant output
 rounded away: update ratio, nothing moves, eps
+positions: order not seen, dead, samples mixed
 weak mask: leak, attention rows
 softmax axis: leak, attention rows, past not seen, samples mixed, own token not seen
 scores of tokens: order not seen, samples mixed, leak, past not seen, own token not seen
@@ -202,7 +203,6 @@ unlike siblings: norm eps, collapse, initialization, gradient through depth, ski
   first loss, constant output
 skip: gradient through depth, collapse, no final norm, norm on the skip, past not seen, constant output
 past not seen: order not seen, dead, own token not seen, no gradient
-positions: order not seen, dead
 layers not run: no gradient, no final norm, gradient through depth
 no gradient: batch unused, past not seen, dead, order not seen, nothing moves
 constant output: rows of tables, batch unused, past not seen, order not seen, dead, collapse, no gradient
