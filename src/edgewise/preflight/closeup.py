@@ -90,9 +90,6 @@ def _block(before: Tensor, after: Tensor) -> dict[str, Any]:
         "x": before[:2].float(),
         "y": after[:2].float(),
     }
-    if after.shape[0] >= 2:
-        gone = ~after.flatten(1).any(1) & before.flatten(1).any(1)
-        kept["gone"] = float(gone.float().mean())
     if after.dim() == 3 and after.shape[1] >= 8:
         kept["overlap"], kept["overlap before"] = _overlap(after[:4].float()), _overlap(before[:4].float())
         if after.shape[0] >= 2:  # a part that all samples share is no collapse

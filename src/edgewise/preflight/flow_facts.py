@@ -133,37 +133,6 @@ def constant_output(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
         )
 
 
-@fact("level not seen", needs="changed")
-def level_not_seen(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
-    """Compare outputs before and after the level of one sample, and the size of another, was changed.
-
-    Threshold: they stay, although the targets of the samples follow it (correlation above 0.6).
-    """
-    call, seen = (
-        evidence.loss_call("mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss"),
-        influence(evidence),
-    )
-    given, targets = seen.change.get("input"), call.labels.detach().float()
-    if given is None or not targets.dim() or targets.shape[0] != given.shape[0]:
-        raise NotAsked("no floating input of at least 16 samples, with a target each")
-    x, y = given.float().reshape(len(given), -1), targets.reshape(len(targets), -1)
-    tests = [("level", 1, x.mean(1), y.mean(1))]
-    if y.shape[1] > 1:
-        tests.append(("size", 2, x.std(1), y.std(1)))
-    for word, sample, of_input, of_target in tests:
-        follows = float(torch.corrcoef(torch.stack([of_input, of_target]))[0, 1])
-        if not bool(seen.moved[sample].any()) and bool(seen.moved[0].any()) and follows > 0.6:
-            yield warning(
-                ["model", "labels", "data", "loss"],
-                f"The outputs do not depend on the {word} of the input, and the targets do: it is normalized away.",
-                f"another {word} of a sample leaves its output the same (the output is invariant), and the {word} of "
-                f"targets follows that of inputs with correlation {follows:.2f}",
-                "put mean and scale back on the outputs (denormalize), or normalize the targets alike",
-                correlation=follows,
-            )
-            return
-
-
 def _reached(evidence: TrainingEvidence) -> tuple[list[int], int] | None:
     """The tokens that reach an output in some sample, if others never do although they differ and are not padding."""
     for ids, reach in evidence.reaches:
@@ -309,7 +278,7 @@ def samples_mixed(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
         )
         return
     seen = influence(evidence)
-    start = 2 if seen.tokens else int(seen.change.get("edited", 1))
+    start = 2 if seen.tokens else 1
     if seen.samples <= start:
         raise NotAsked("too few samples in a batch")
     outputs = outputs_of(evidence.after_steps()[0])

@@ -251,7 +251,7 @@ def documents_mixed(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
     """Compare the influence matrix with the documents that the batch packs into one row (position ids that
     restart, document ids).
 
-    Threshold: tokens of another document reach an output, more than 1 % of the influence of its own.
+    Threshold: tokens of another document reach an output, more than 1 % as much as those of the same document.
     """
     for ids, reach in _reaches(evidence):
         documents = _documents(evidence, ids)

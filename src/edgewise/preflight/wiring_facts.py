@@ -76,23 +76,6 @@ def _post_norm(items: list[ModuleCall]) -> bool:
     return any(c.kept.get("size", 0) and 0.9 < c.kept["size"] < 1.1 for c in items)
 
 
-@fact("stream dropped", needs="pass")
-def stream_dropped(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
-    """Compare the output of every block, sample by sample, with zero.
-
-    Threshold: whole samples are exactly zero after a block, and were not before it, while others are not.
-    """
-    gone = [c for c in _block_calls(evidence) if 0 < c.kept.get("gone", 0) < 1]
-    if gone:
-        yield warning(
-            [c.name for c in gone],
-            "Whole examples are zero after a block: drop path takes the residual stream, not only the branch.",
-            f"{gone[0].kept['gone']:.0%} of the samples are exactly zero after {gone[0].name}, and were not before "
-            "it: the skip connection is dropped with them (stochastic depth)",
-            "x + drop_path(branch(x)), not drop_path(x + branch(x))",
-        )
-
-
 @fact("norm on the skip", needs="pass")
 def norm_on_the_skip(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
     """Compare the output of the first block with its input and with its first norm's output.
