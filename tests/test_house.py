@@ -297,7 +297,7 @@ ROOMS = {
     "nouns": Room(6, 1623, 0.64, 0.02, 0),  # with Slowdown
     "optim": Room(6, 1240, 0.63, 0.08, 0),
     # 28: replays of the loss, relations, contracts of torch's functions and all batches together are new mechanisms
-    # (issue 34, after the third list), with 20 facts; after the fourth, 7 of relations for 13 that lists hardly ever met.
+    # (issue 34, after the third list), with 20 facts; after the fourth, 7 of relations for 13 hardly ever met.
     "preflight": Room(28, 9112, 0.77, 0.40, 0),
     "present": Room(14, 3985, 0.40, 0.03, 0),
     "probe": Room(9, 2640, 0.82, 0.10, 0),
