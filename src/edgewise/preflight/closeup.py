@@ -92,7 +92,7 @@ def _block(before: Tensor, after: Tensor) -> dict[str, Any]:
     }
     if after.dim() == 3 and after.shape[1] >= 8:
         kept["overlap"], kept["overlap before"] = _overlap(after[:4].float()), _overlap(before[:4].float())
-        if after.shape[0] >= 2:  # a part that all samples share is no collapse
+        if after.shape[0] >= 2:  # leave out what all samples share
             kept["overlap apart"] = _overlap(after[:4].float() - after[:4].float().mean((0, 1)))
     return kept
 

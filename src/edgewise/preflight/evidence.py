@@ -88,9 +88,7 @@ class TrainingEvidence:
     replays: Any = None  # Relations: what changes of batch and outputs did to the loss
     reach: Tensor | None = None  # (samples, tokens): gradient of one output row per sample at each token
     reach_rows: list[int] = field(default_factory=list)
-    reaches: list[tuple[Tensor, Tensor]] = field(
-        default_factory=list
-    )  # ids of every token input, and as `reach`
+    reaches: list[tuple[Tensor, Tensor]] = field(default_factory=list)  # ids of every input, and as `reach`
     change: dict[str, Any] = field(default_factory=dict)  # which tokens were changed in `changed`
     events: list[list[str]] = field(default_factory=list)  # of each call of the user's step, in order
     rates_ahead: list[float] = field(default_factory=list)

@@ -49,6 +49,9 @@ DIVISIONS = {
     "reciprocal": 0,
 }  # place of the divisor
 DOMAINS = {**DIVISIONS, "log": 0, "sqrt": 0}
+KEEPS = (
+    "masked_fill mul __mul__ where to float type_as masked_fill_ mul_".split()
+)  # weights are still weights
 ADDITIONS = ("add", "__add__", "__radd__", "__iadd__", "add_")
 DIFFERENCES = ("sub", "__sub__", "rsub", "__rsub__", "subtract")
 SQUARES = {
@@ -151,15 +154,11 @@ class Observation:
     pairs: list[tuple[str, str]] = field(default_factory=list)  # Linear straight into Linear
     product_rows: list[tuple[str, float]] = field(default_factory=list)
     norms_over: list[tuple[str, tuple[int, ...], tuple[int, ...]]] = field(default_factory=list)
-    units_over: list[tuple[str, tuple[int, ...], int]] = field(
-        default_factory=list
-    )  # F.normalize: shape, axis
+    units_over: list[tuple[str, tuple[int, ...], int]] = field(default_factory=list)  # shape, axis
     given: list[Tensor] = field(default_factory=list)  # floating inputs of the model
     domains: list[LossDomain] = field(default_factory=list)
     constants: list[AddedConstant] = field(default_factory=list)
-    broken: list[tuple[str, Broken]] = field(
-        default_factory=list
-    )  # place, what a loss function was not given
+    broken: list[tuple[str, Broken]] = field(default_factory=list)  # what loss functions were not given
     backwards: list[Any] = field(default_factory=list)  # hand-written: place, function, arguments, options
     value: Tensor | None = None
     error: BaseException | None = None
@@ -170,9 +169,7 @@ class Observation:
     used: set[int] = field(default_factory=set)  # parameters that entered a computation
     hand: int | None = None  # which argument of "outputs minus labels" was the outputs
     broadcasts: list[tuple[tuple[int, ...], ...]] = field(default_factory=list)  # outputs minus labels
-    cosines: list[tuple[float, Tensor]] = field(
-        default_factory=list
-    )  # bound of a product of unit vectors, product
+    cosines: list[tuple[float, Tensor]] = field(default_factory=list)  # bound and product of unit vectors
 
     @property
     def place(self) -> str:
@@ -223,9 +220,7 @@ class Observer(TorchFunctionMode):
         self._known = {id(p) for p in model.parameters()} | set(known)
         # Sharded parameters are gathered into others for a pass, compiled ones are traced with others.
         self._replaced = any(hasattr(p, "to_local") for p in model.parameters()) or compiled
-        self._linear: dict[
-            int, tuple[str, Tensor]
-        ] = {}  # outputs of Linear layers, alive while the pass runs
+        self._linear: dict[int, tuple[str, Tensor]] = {}  # outputs of Linear layers, while the pass runs
         self._weights: dict[int, tuple[Softmax, Tensor]] = {}
         self._log_probabilities: dict[int, tuple[Tensor, Tensor]] = {}
         self._differences: dict[int, tuple[Tensor, Tensor, Tensor]] = {}
@@ -481,21 +476,7 @@ class Observer(TorchFunctionMode):
                 self.seen.softmaxes.append(Softmax(self.seen.place, scores, weights, scores.dim() - 1))
             elif name in ("matmul", "bmm", "__matmul__", "einsum") and self._weights:
                 self._product(args)
-            elif (
-                name
-                in (
-                    "masked_fill",
-                    "mul",
-                    "__mul__",
-                    "where",
-                    "to",
-                    "float",
-                    "type_as",
-                    "masked_fill_",
-                    "mul_",
-                )
-                and self._weights
-            ):
+            elif name in KEEPS and self._weights:
                 source = next((id(a) for a in args if id(a) in self._weights), None)
                 if (
                     source is not None

@@ -294,9 +294,7 @@ class _Events(TorchFunctionMode):
         self.metrics: list[tuple[Any, ...]] = []  # what a scheduler that waits for a plateau was given
         self.made: list[str] = []  # optimizers, schedulers and scalers made inside
         self.lost: list[dict[str, Sample]] = []  # weights when zero_grad wiped a gradient inside the step
-        self.last: dict[
-            str, Sample | None
-        ] = {}  # gradients after the last backward pass, if any was wiped before
+        self.last: dict[str, Sample | None] = {}  # gradients after the last backward pass, if any was wiped
 
     def forward(self, training: bool) -> None:
         if torch.is_grad_enabled():
