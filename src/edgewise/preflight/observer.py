@@ -49,17 +49,7 @@ DIVISIONS = {
     "reciprocal": 0,
 }  # place of the divisor
 DOMAINS = {**DIVISIONS, "log": 0, "sqrt": 0}
-KEEPS = (
-    "masked_fill",
-    "mul",
-    "__mul__",
-    "where",
-    "to",
-    "float",
-    "type_as",
-    "masked_fill_",
-    "mul_",
-)  # weights
+KEEPS = ("masked_fill", "mul", "__mul__", "where", "to", "float", "type_as", "masked_fill_", "mul_")
 ADDITIONS = ("add", "__add__", "__radd__", "__iadd__", "add_")
 DIFFERENCES = ("sub", "__sub__", "rsub", "__rsub__", "subtract")
 SQUARES = {
