@@ -82,3 +82,19 @@ def test_extras_and_python_versions_are_those_of_the_docs() -> None:
     workflow = (ROOT / ".github" / "workflows" / "release.yml").read_text()
     versions = re.findall(r"Python :: (3\.\d+)\"", "\n".join(f'{c}"' for c in project["classifiers"]))
     assert versions and all(f'"{version}"' in workflow for version in versions)
+
+
+def test_every_action_is_pinned_by_its_commit() -> None:
+    """A tag can be moved to other code; the comment says which version the commit is."""
+    for workflow in sorted((ROOT / ".github" / "workflows").glob("*.yml")):
+        for line in re.findall(r"uses: (.*)", workflow.read_text()):
+            assert re.fullmatch(r"[\w./-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+", line), f"{workflow.name}: {line}"
+
+
+def test_ci_covers_every_system_and_python() -> None:
+    text = (ROOT / ".github" / "workflows" / "ci.yml").read_text()
+    rows = re.findall(r'os: (\w+), python: "([\d.]+)", versions: ([\w ]+)', text)
+    assert {system for system, _, _ in rows} == {"ubuntu", "macos", "windows"}
+    assert {python for _, python, _ in rows} == {"3.11", "3.12", "3.13", "3.14"}
+    for system in ("ubuntu", "macos", "windows"):
+        assert {"pinned", "newest"} <= {versions for each, _, versions in rows if each == system}

@@ -231,6 +231,35 @@ def test_a_shell_s_output_that_cannot_be_written(
     assert done.stderr == f"edgewise: standard output could not be written: {reason}. The answer is lost.\n"
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="the system has no /dev/full")
+@pytest.mark.parametrize(
+    ("command", "code", "error"), [("predict nothing --json", 64, True), ("predict gpt2 --json", 0, False)]
+)
+def test_messages_that_cannot_be_written_change_no_ending(command: str, code: int, error: bool) -> None:
+    """With a full standard error a refusal ended with 1, which reads as *risky*, and without a document."""
+    done = subprocess.run(
+        ["sh", "-c", f'exec "{sys.executable}" -m edgewise {command} 2>/dev/full'],
+        capture_output=True,
+        text=True,
+        env=os.environ | {"PYTHONPATH": str(ROOT / "src")},
+    )
+    assert done.returncode == code
+    assert ("error" in json.loads(done.stdout)) == error
+
+
+@pytest.mark.parametrize("given", [None, "1"])
+def test_a_shell_lets_no_library_fetch_code(given: str | None) -> None:
+    """transformers takes kernels from the Hub where the package `kernels` is installed, also to build from a config."""
+    environment = {name: value for name, value in os.environ.items() if name != "USE_HUB_KERNELS"}
+    environment |= {"PYTHONPATH": str(ROOT / "src")} | ({} if given is None else {"USE_HUB_KERNELS": given})
+    script = (
+        "import os, sys; from edgewise.cli import main; main.run = lambda words: print(os.environ['USE_HUB_KERNELS'])\n"
+        "main.main()"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=environment)
+    assert done.stdout.strip() == (given or "0")
+
+
 @pytest.mark.parametrize("columns", ["0", "1", "-5", "many", "9" * 30])
 def test_a_strange_width_prints_normally(
     columns: str, monkeypatch: pytest.MonkeyPatch, capsys: Capture

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -302,3 +303,31 @@ def test_attention_code_of_the_hub_is_refused(tmp_path: Path, capsys: pytest.Cap
     (tmp_path / "config.json").write_text(json.dumps(config))
     assert run(["measure", str(tmp_path / "config.json")]) == 64
     assert "code from the Hub, which is not run here" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        (
+            {"num_hidden_layers": 10**9},
+            "num_hidden_layers must be at most 10,000 in a config, got 1000000000",
+        ),
+        ({"rope_parameters": {"rope_theta": "x"}}, "TypeError|rope_theta in a llama config"),
+        ({"hidden_act": "no"}, "cannot be built from this config: KeyError"),
+        (
+            {"quantization_config": {"quant_method": "bitsandbytes", "load_in_8bit": True}},
+            "needs|requires|available",
+        ),
+    ],
+)
+def test_what_transformers_raises_on_a_config_is_told(
+    changes: dict[str, object], words: str, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """These were internal errors; the first would have made a thousand million layers."""
+    place = tmp_path / "model"
+    place.mkdir()
+    (place / "config.json").write_text(json.dumps(json.loads((folder / "config.json").read_text()) | changes))
+    if "quantization_config" in changes:
+        shutil.copy(folder / "model.safetensors", place)
+    assert run(["measure", str(place), "--tokens", "8"]) == 64
+    assert re.search(words, capsys.readouterr().err)

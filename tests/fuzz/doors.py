@@ -272,6 +272,8 @@ def _watch(model: nn.Module, given: Input) -> None:
             watched = model if depth == 2 else networks.build(given["model"], 16, 3)
             with edgewise.watch(watched, to, **options) as handle:
                 _train(watched, given)
+            if given["weights"] == "meta" and handle.error:  # said, and the training went on
+                raise edgewise.BadInput(handle.error)
             require(handle.error == "", handle.error)
         edgewise.read(to, frame=False)
 

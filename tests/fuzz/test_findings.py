@@ -271,3 +271,23 @@ def test_many_states_of_nearly_hard_attention_are_refused(ask: Any, monkeypatch:
     with pytest.raises(edgewise.BadInput, match=r"attention is nearly hard here .* smaller score_gain"):
         ask(network)
     assert len(tried) <= 0.5 / moments.SECONDS
+
+
+def test_a_window_beyond_whole_numbers_of_64_bits_hides_nothing() -> None:
+    """It was compared with the keys as a number of numpy's, which has no room for it."""
+    one, other = (
+        edgewise.judge(edgewise.predict(edgewise.transformer(depth=2, tokens=14, window=window)))
+        for window in (14, 10**40)
+    )
+    assert str(one.angle) == str(other.angle) and one.outcome is other.outcome
+
+
+@pytest.mark.parametrize(
+    "name", ["rope_theta", "factor", "attention_factor", "mscale", "original_max_position_embeddings"]
+)
+def test_a_number_of_rotation_that_is_none_is_named(name: str) -> None:
+    """Inside `rope_parameters` each was an internal error."""
+    rope = {"rope_type": "yarn", "factor": 2.0, "mscale_all_dim": 1.0, "mscale": 1.0, name: "x"}
+    llama = {"model_type": "llama", **CONFIGS["llama"][2], "rope_parameters": rope}
+    with pytest.raises(edgewise.BadInput, match=f"{name} in a llama config must be a number from 0 to"):
+        edgewise.describe(llama)

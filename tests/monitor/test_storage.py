@@ -26,7 +26,7 @@ from edgewise.errors import BadInput
 from edgewise.monitor.columns import fast_columns, names, schema_id, slow_columns, statistics
 from edgewise.monitor.read_run import Run, export
 from edgewise.monitor.run_folder import HEADS, RunFolder
-from edgewise.monitor.storage import HEADER, RowsFile, read_rows, row_type
+from edgewise.monitor.storage import HEADER, LARGEST_ROWS, RowsFile, read_rows, row_type
 from tests.monitor.writing import DEPTH, N_HEADS, values_of, write
 
 COLUMNS, HEAD_COLUMNS = fast_columns(DEPTH), slow_columns([N_HEADS] * DEPTH)
@@ -228,6 +228,24 @@ def test_a_line_of_events_that_is_damaged_is_skipped_and_counted(tmp_path: Path)
         assert any(f"{lost} damaged line" in sentence for sentence in run.unseen())
     with pytest.warns(UserWarning, match="damaged lines? of events"):
         assert len(edgewise.read(tmp_path / "run", frame=False)["step"]) == 3
+
+
+def test_a_file_of_rows_that_no_run_writes_is_rejected_by_its_size(tmp_path: Path) -> None:
+    """A sparse file of 5 GB was read into memory."""
+    (path,) = filled(tmp_path / "run", range(2)).glob("rank0-*.rows")
+    os.truncate(path, LARGEST_ROWS + 1)
+    with pytest.raises(BadInput, match="it has 2,147,483,649 bytes, and at most 2,147,483,648"):
+        Run(tmp_path / "run").rows()
+
+
+def test_a_depth_that_is_not_that_of_the_rows_gives_no_trace(tmp_path: Path) -> None:
+    filled(tmp_path / "run", range(2))
+    run = tmp_path / "run" / "run.json"
+    run.write_text(json.dumps(json.loads(run.read_text()) | {"depth": DEPTH - 1}))
+    with pytest.raises(
+        BadInput, match=rf"says {DEPTH - 1} blocks, and the rows have numbers of block\.{DEPTH - 1}"
+    ):
+        Run(tmp_path / "run").trace()
 
 
 def test_damaged_rows_are_said_when_they_are_read(tmp_path: Path) -> None:

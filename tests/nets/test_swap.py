@@ -104,3 +104,13 @@ def test_a_position_bias_is_added_beside_the_mask_and_the_mask_stays_as_it_is() 
     shown, causal = _with_bias(bias, None, causal=True)
     assert not causal and torch.equal(shown.isinf()[0, 0], torch.ones(3, 3).triu(1).bool())
     assert _with_bias(bias, None, causal=False) == (bias, False)
+
+
+def test_a_transformers_that_is_too_old_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """4.48 and 4.50 were told that GPT-2 is not one of its models."""
+    from transformers import PreTrainedModel
+
+    model = FAMILIES["gpt2"]()
+    monkeypatch.delattr(PreTrainedModel, "set_attn_implementation")
+    with pytest.raises(edgewise.BadInput, match=r"Update to transformers>=4\.53"):
+        edgewise.use_kernel(model, "gaussian")

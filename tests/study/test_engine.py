@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import subprocess
 from pathlib import Path
+from threading import Event
+from types import SimpleNamespace
 
 import pytest
 
@@ -233,3 +235,14 @@ def test_no_more_processes_than_cases(tmp_path: Path) -> None:
     results = run(Work.of(load_recipe(path), "small", tmp_path / "runs"), workers=100_000)
     assert results.missing == 0
     assert reusable_executor._executor._max_workers <= 3
+
+
+def test_a_worker_on_windows_waits_for_its_parent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """There the number of a parent that has ended stays, so that looking at it would never end."""
+    ended = Event()
+    windows = SimpleNamespace(name="nt", _exit=lambda code: ended.set())
+    monkeypatch.setattr(engine, "os", windows)
+    parent = SimpleNamespace(join=lambda: None)
+    monkeypatch.setattr("multiprocessing.parent_process", lambda: parent)
+    engine._live_with.__wrapped__(1)
+    assert ended.wait(10)

@@ -163,3 +163,21 @@ def test_a_stamp_holds_until_the_next_one_and_a_damaged_one_costs_no_record(tmp_
     assert contents.damaged == 1
     assert [each.stamp for each in contents.done.values()] == [None, None, later]
     assert dumps(record(0).case) in contents.done
+
+
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [("pipe", "it is a pipe"), ("device", "it is a device"), ("sparse", "at most 268,435,456 are expected")],
+)
+def test_what_is_no_file_of_records_is_rejected_by_name(kind: str, words: str, tmp_path: Path) -> None:
+    """Each of them was read: for ever, or into memory."""
+    path = tmp_path / "other.jsonl"
+    if kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "device":
+        path.symlink_to("/dev/zero")
+    else:
+        path.touch()
+        os.truncate(path, 5 * 2**30)
+    with pytest.raises(BadInput, match=rf"other\.jsonl: .*{words}"):
+        read(files_of(tmp_path))

@@ -179,6 +179,17 @@ class CheckedOutput:
             raise OutputLost(reason) from error
 
 
+class ForgivingErrors(CheckedOutput):
+    """A text stream for messages: one that cannot be written is lost, and nothing else."""
+
+    def _checked(self, work: Callable[..., object], *arguments: object) -> object:
+        try:
+            return super()._checked(work, *arguments)
+        except OutputLost:
+            forget(self._stream)
+            return None
+
+
 class ClosedOutput(io.StringIO):
     """What stands for a standard output that the shell has closed (`>&-`); holder: the file that keeps its number."""
 
@@ -195,10 +206,10 @@ def checked_output() -> AbstractContextManager[object]:
     return redirect_stdout(CheckedOutput(sys.stdout))
 
 
-def forget_output() -> None:
-    """Discard the rest of the output, also while the interpreter shuts down."""
+def forget(stream: TextIO) -> None:
+    """Discard the rest of what a stream is given, also while the interpreter shuts down."""
     try:
-        descriptor = sys.stdout.fileno()
+        descriptor = stream.fileno()
     except (OSError, ValueError):  # it has none, and nothing waits to be written
         return
     nowhere = os.open(os.devnull, os.O_WRONLY)

@@ -6,6 +6,7 @@ import io
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import redirect_stderr
 from difflib import get_close_matches
 from importlib import import_module
 from typing import NoReturn
@@ -16,10 +17,11 @@ from edgewise.cli import exit_codes
 from edgewise.cli.exit_codes import (
     DEBUG,
     ClosedOutput,
+    ForgivingErrors,
     OutputLost,
     checked_output,
     ending,
-    forget_output,
+    forget,
     printing,
     visible,
 )
@@ -111,6 +113,8 @@ def edgewise() -> None:
 
 def main() -> NoReturn:
     """Run the console script."""
+    # transformers fetches compiled code from the Hub where the package `kernels` is installed: not for a config
+    os.environ.setdefault("USE_HUB_KERNELS", "0")
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:  # closed by the shell, as in `>&-`
             nowhere = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115  no other file gets its number
@@ -124,12 +128,12 @@ def main() -> NoReturn:
 def run(arguments: Sequence[str]) -> int:
     """Run one command line and return its exit code; none of click's own, which would read as verdicts."""
     try:
-        with checked_output():
+        with checked_output(), redirect_stderr(ForgivingErrors(sys.stderr)):
             code = _run(arguments)
             sys.stdout.flush()  # what cannot be written is noticed here, not while the interpreter shuts down
             return code
     except OutputLost as lost:
-        forget_output()
+        forget(sys.stdout)
         click.echo(f"edgewise: standard output could not be written: {lost}. The answer is lost.", err=True)
         return exit_codes.OUTPUT_LOST
 

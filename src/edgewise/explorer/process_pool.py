@@ -166,7 +166,7 @@ class _Worker:
 
     def interrupt(self, number: int) -> None:
         self._cancelled.value = number
-        with suppress(ProcessLookupError):
+        with suppress(OSError):  # it has ended
             os.kill(self.id, signal.SIGINT)
 
     def kill(self, *, wait: bool = False) -> None:

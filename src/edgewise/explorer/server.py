@@ -5,6 +5,7 @@ from __future__ import annotations
 import hmac
 import json
 import logging
+import os
 import secrets
 import signal
 import socket
@@ -252,7 +253,8 @@ def _listener(host: str, port: int) -> socket.socket:
     # asyncio turns off Nagle's algorithm only if the protocol is given; with it every answer takes 40 ms longer.
     listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if os.name != "nt":  # there it would let two servers share a port
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind((host, port))
         listener.listen(WAITING)  # a browser that is faster than the server waits, and is not turned away
     except (OSError, OverflowError) as error:

@@ -167,7 +167,7 @@ def _size(change: float) -> float:
 @cache
 def calibration() -> Document:
     """Return the table: constants by readout, the range of what was trained, and how it was made."""
-    table: Document = json.loads(resources.files("edgewise.judgement").joinpath(TABLE).read_text())
+    table: Document = json.loads(resources.files("edgewise.judgement").joinpath(TABLE).read_bytes())
     return table
 
 
@@ -289,7 +289,7 @@ def parts_of(score: RiskScore, trace: Trace) -> StartParts | None:
 @cache
 def slowdown_table() -> Document:
     """Return the table: constants by stage, the range of what was trained, and how well it did on families left out."""
-    table: Document = json.loads(resources.files("edgewise.judgement").joinpath(SLOWDOWN_TABLE).read_text())
+    table: Document = json.loads(resources.files("edgewise.judgement").joinpath(SLOWDOWN_TABLE).read_bytes())
     return table
 
 

@@ -161,5 +161,6 @@ def _visible(network: Architecture) -> float:
     """Return the geometric mean over tokens of how many they may attend to: e^entropy of uniform attention."""
     keys = np.arange(1, network.tokens + 1) if network.causal else np.full(network.tokens, network.tokens)
     if isinstance(network.window, int):
-        keys = np.minimum(keys, network.window if network.causal else 2 * network.window - 1)
+        seen = network.window if network.causal else 2 * network.window - 1
+        keys = np.minimum(keys, min(seen, network.tokens))
     return float(np.exp(np.log(keys).mean()))

@@ -59,7 +59,7 @@ class Column:
 @cache
 def statistics() -> tuple[Statistic, ...]:
     """The published table, in its order."""
-    table = json.loads(resources.files("edgewise").joinpath(TABLE).read_text())
+    table = json.loads(resources.files("edgewise").joinpath(TABLE).read_bytes())
     return tuple(Statistic(**row) for row in table["statistics"])
 
 

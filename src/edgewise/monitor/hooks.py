@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from functools import wraps
 from typing import Any
-from weakref import WeakKeyDictionary, ref
+from weakref import WeakKeyDictionary, WeakMethod, ref
 
 import torch
 from torch import Tensor, nn
@@ -342,6 +342,16 @@ class OptimizerSteps:
                 f"the optimizer moves {moved:.1%} of the parameters that require a gradient; "
                 "the others keep their values. Was that meant?",
             )
+
+
+def weakly(method: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a method that does nothing once its object is gone: what is global must not keep a model."""
+    found = WeakMethod(method)
+
+    def call(*arguments: Any, **named: Any) -> Any:
+        return None if (bound := found()) is None else bound(*arguments, **named)
+
+    return call
 
 
 Hear = Callable[[Tensor], None]

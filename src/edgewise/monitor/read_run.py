@@ -18,7 +18,7 @@ import numpy as np
 
 from edgewise.arrays import Array
 from edgewise.errors import BadInput
-from edgewise.files import whole_file
+from edgewise.files import open_regular, whole_file
 from edgewise.monitor.alarm import NO_LOSS
 from edgewise.monitor.columns import blocks, sites
 from edgewise.monitor.run_folder import FAST, HEADS, owner_lives
@@ -113,7 +113,7 @@ def _known(columns: Sequence[str], names: Sequence[str], path: Path) -> list[str
 
 
 def _last_byte(path: Path) -> bytes:
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         file.seek(max(file.seek(0, os.SEEK_END) - 1, 0))
         return file.read(1)
 
@@ -315,6 +315,10 @@ def _before(rows: RunRows, step: int) -> RunRows:
 def trace_of(row: dict[str, float], about: dict[str, Any], step: int) -> Trace:
     """The Trace of one row, by column."""
     depth = int(about["depth"])
+    if f"block.{depth}.norm" in row:
+        raise BadInput(
+            f"run.json says {depth} blocks, and the rows have numbers of block.{depth} too. Was it changed?"
+        )
     norm, separation, growth = (
         _at(row, sites(depth), name) for name in ("norm", "separation", "gradient_growth")
     )

@@ -25,6 +25,7 @@ from edgewise.errors import BadInput
 from edgewise.files import json_values
 from edgewise.monitor.alarm import Alarm
 from edgewise.monitor.columns import Column, slow_columns
+from edgewise.monitor.hooks import weakly
 from edgewise.monitor.instrument import Edge, Processes
 from edgewise.monitor.places import WHOLE, Places, frozen
 from edgewise.monitor.run_folder import RunFolder, versions
@@ -220,8 +221,8 @@ class RunLog:
             tuple(heads),
             about=about,
             rank=self.ranks.rank,
-            complain=self.say,
-            fail=self.say_always,
+            complain=weakly(self.say),
+            fail=weakly(self.say_always),
         )
 
     def about(self) -> dict[str, Any]:

@@ -108,7 +108,7 @@ def read_rows(path: Path, schema: str, count: int) -> RunRows:
 
     A damaged header counts as one damaged row. Rows of another schema are rejected.
     """
-    with open_regular(path) as file:
+    with open_regular(path, LARGEST_ROWS) as file:
         data = file.read()
     if len(data) < HEADER:  # its writer has just created it
         return _rows(np.zeros(0, row_type(count)), 0)
@@ -141,6 +141,7 @@ def _rows(table: np.ndarray, damaged: int) -> RunRows:
 
 
 LARGEST = 256_000_000  # bytes: a million events
+LARGEST_ROWS = 2**31  # bytes: 100,000 rows of 48 layers and 32 heads need 1.5 GB
 DEEPEST = 100_000  # blocks
 SCHEMA = re.compile(r"[0-9a-f]{16}")  # also no way out of the folder
 CHECK = re.compile(rb', "check": "([0-9a-f]{8})"}$')  # the end of a line of events

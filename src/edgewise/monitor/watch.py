@@ -9,6 +9,7 @@ from __future__ import annotations
 import atexit
 import os
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -19,6 +20,7 @@ from torch.optim.optimizer import Optimizer
 from edgewise.errors import BadInput
 from edgewise.monitor.alarm import Alarm
 from edgewise.monitor.examination import Facts
+from edgewise.monitor.hooks import weakly
 from edgewise.monitor.instrument import edge_of
 from edgewise.monitor.places import check_model
 from edgewise.monitor.read_run import trace_of, unseen_of_rows
@@ -142,7 +144,8 @@ class Watch(WatchedSteps):
 
     def __init__(self, model: nn.Module, options: WatchOptions) -> None:
         super().__init__(model, options)
-        atexit.register(self._close_at_exit, os.getpid())
+        self._at_exit = partial(weakly(self._close_here), os.getpid())
+        atexit.register(self._at_exit)
 
     @property
     def price(self) -> float:
@@ -189,7 +192,7 @@ class Watch(WatchedSteps):
         if self._waiting:
             self._settle()
         self._closed = True
-        atexit.unregister(self._close_at_exit)
+        atexit.unregister(self._at_exit)
         if self._open and self.instrument.ring is not None:
             self._guarded(self._read_rest)
         if self._open:
@@ -215,10 +218,15 @@ class Watch(WatchedSteps):
         for step, loss in self.instrument.ring.arrived(wait=True):
             self._see_loss(step, loss)
 
-    def _close_at_exit(self, process: int) -> None:
+    def _close_here(self, process: int) -> None:
         """Close it if the loop has ended without closing it; not in a process that was forked from this one."""
         if os.getpid() == process:
             self.close(finished=False)
+
+    def __del__(self) -> None:
+        """Close it with its model, which cannot be trained any longer."""
+        if hasattr(self, "_at_exit"):
+            self._close_here(*self._at_exit.args)
 
     def __repr__(self) -> str:
         alarms = f"{len(self.alarms)} alarm{'' if len(self.alarms) == 1 else 's'}"

@@ -39,6 +39,7 @@ from edgewise.monitor.hooks import (
     Switch,
     guarded_beside,
     unscaled,
+    weakly,
     weights_of,
 )
 from edgewise.monitor.instrument import (
@@ -211,9 +212,9 @@ class WatchedSteps:
         self.instrument.handles += self.examination.probe.handles
         self._raised = 0  # kinds of alarm of the last row, a bit each, for the other processes
         self._hooks = [
-            register_optimizer_step_pre_hook(self._begin),
-            register_optimizer_step_post_hook(self._end),
-            BackwardListener(self._hear_backward),
+            register_optimizer_step_pre_hook(weakly(self._begin)),
+            register_optimizer_step_post_hook(weakly(self._end)),
+            BackwardListener(weakly(self._hear_backward)),
         ]
         if folder is not None:
             self.clock.beside = lambda: folder.seconds

@@ -349,6 +349,11 @@ def _with_bias(bias: Tensor, mask: Tensor | None, causal: bool) -> tuple[Tensor,
 def _refuse(model: nn.Module, kernel: str) -> None:
     """Raise for what would be swapped in part, or computed without something it needs."""
     if not hasattr(model, "set_attn_implementation"):
+        if hasattr(model, "config") and type(model).__module__.startswith("transformers."):
+            raise BadInput(
+                f"the installed transformers cannot change the attention of {type(model).__name__}. Update to "
+                "transformers>=4.53, which has set_attn_implementation."
+            )
         raise BadInput(
             f"{type(model).__name__} is not a transformers model. In a module of your own, call "
             "edgewise.nets.kernel_attention in place of F.scaled_dot_product_attention."

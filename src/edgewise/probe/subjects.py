@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,12 +12,10 @@ import torch
 from torch import nn
 
 from edgewise.errors import BadInput
-from edgewise.models.config.reader import DEPTH_KEYS
-from edgewise.models.small.small_model import named_classes, refuse_kernel
+from edgewise.models.small.small_model import named_classes, refuse_counts, refuse_kernel
 from edgewise.models.source import PICKLES, pickle_refused, read_source
 from edgewise.models.unwrap import unwrap
 from edgewise.nouns.architecture import Architecture, Perceptron
-from edgewise.nouns.knobs import DEEPEST
 
 OTHER_WEIGHTS = (".h5", ".msgpack", ".gguf", ".onnx")
 Factory = Callable[[], nn.Module]
@@ -49,9 +48,7 @@ def subject(source: object) -> Measurable:
     if content.config is not None:
         config = as_config(content.config)
         values = content.config if isinstance(content.config, Mapping) else vars(content.config)
-        for key in DEPTH_KEYS:  # before they are built
-            if isinstance(values.get(key), int) and values[key] > DEEPEST:
-                raise BadInput(f"{key} must be at most {DEEPEST:,}, got {values[key]:,}.")
+        refuse_counts(values)
         if content.folder is not None and any(
             path.is_file() for path in content.folder.glob("*.safetensors")
         ):
@@ -102,16 +99,28 @@ def as_config(config: Any) -> Any:
     if not isinstance(config, Mapping) or config.get("model_type") == "torch_encoder":
         return config
     refuse_kernel(config)
+    refuse_counts(config)
     values = dict(config)
+    library = transformers()
+    with _told("transformers cannot build this config"):
+        return library.AutoConfig.for_model(values.pop("model_type"), **values)
+
+
+@contextmanager
+def _told(what: str) -> Iterator[None]:
+    """Say in a sentence what another library raises on a config or a checkpoint: it has an error for each mistake."""
     try:
-        return transformers().AutoConfig.for_model(values.pop("model_type"), **values)
-    except ValueError as error:
-        raise BadInput(f"transformers cannot build this config: {on_one_line(error)}") from error
+        yield
+    except (BadInput, MemoryError):
+        raise
+    except Exception as error:
+        raise BadInput(f"{what}: {on_one_line(error)}") from error
 
 
 def on_one_line(error: Exception, longest: int = 300) -> str:
-    """An error of another library; some list every model they know."""
-    text = " ".join(str(error).split())
+    """An error of another library, by its kind if it is not one of values; some list every model they know."""
+    kind = "" if isinstance(error, (ValueError, OSError)) else f"{type(error).__name__}: "
+    text = kind + " ".join(str(error).split())
     return text if len(text) <= longest else text[: longest - 1] + "…"
 
 
@@ -130,16 +139,19 @@ def transformers() -> Any:
 def build(config: object) -> nn.Module:
     """The module of a config with its own initialization, in float32 unless the config says otherwise."""
     if isinstance(config, Mapping):
-        layer = nn.TransformerEncoderLayer(
-            config["d_model"],
-            config["nhead"],
-            config.get("dim_feedforward", 2048),
-            batch_first=True,
-            activation=config.get("activation", "relu"),
-            norm_first=config.get("norm_first", False),
-        )
-        return nn.TransformerEncoder(layer, config["num_layers"], enable_nested_tensor=False)
-    model: nn.Module = model_class(config)(config)
+        with _told("torch cannot build this encoder"):
+            layer = nn.TransformerEncoderLayer(
+                config["d_model"],
+                config["nhead"],
+                config.get("dim_feedforward", 2048),
+                batch_first=True,
+                activation=config.get("activation", "relu"),
+                norm_first=config.get("norm_first", False),
+            )
+            return nn.TransformerEncoder(layer, config["num_layers"], enable_nested_tensor=False)
+    kind = model_class(config)
+    with _told(f"{kind.__name__} cannot be built from this config"):
+        model: nn.Module = kind(config)
     return model
 
 
@@ -160,8 +172,6 @@ def model_class(config: object) -> Any:
 
 def _load(folder: Path, config: object) -> nn.Module:
     """Load all weights from the files; raise if one is missing, since transformers would draw it silently."""
-    from safetensors import SafetensorError
-
     transformers().utils.logging.disable_progress_bar()  # bars are ours to draw, and only for a terminal
     options = {
         "use_safetensors": True,
@@ -171,10 +181,8 @@ def _load(folder: Path, config: object) -> nn.Module:
         # without one, some versions run custom_generate/generate.py of the folder
         "generation_config": transformers().GenerationConfig(),
     }
-    try:
+    with _told(f"the checkpoint in {folder} cannot be loaded"):
         model, info = model_class(config).from_pretrained(folder, **options)
-    except (SafetensorError, OSError, ValueError, RuntimeError) as error:
-        raise BadInput(f"the checkpoint in {folder} cannot be loaded: {on_one_line(error)}") from error
     missing = sorted(info["missing_keys"])
     if missing:
         raise BadInput(

@@ -35,7 +35,7 @@ Steps = tuple[float | None, float | None, float | None]
 @cache
 def chance_table() -> Document:
     """Return constants with all families and without each, and how well they did on families left out."""
-    values: Document = json.loads(resources.files("edgewise.rehearsal").joinpath("chances.json").read_text())
+    values: Document = json.loads(resources.files("edgewise.rehearsal").joinpath("chances.json").read_bytes())
     return values
 
 

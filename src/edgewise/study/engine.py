@@ -6,6 +6,7 @@ A worker loads the recipe once, measures a case, and stores the outcome before i
 from __future__ import annotations
 
 import hashlib
+import multiprocessing
 import os
 import random
 import re
@@ -26,6 +27,7 @@ from typing import Any
 
 from edgewise import __version__
 from edgewise.errors import BadInput
+from edgewise.files import LARGEST_TEXT, open_regular
 from edgewise.study import store
 from edgewise.study.recipe import Recipe, Result, load_recipe
 from edgewise.study.store import Record, Stamp, Writer, commit, dumps, loads, stamp
@@ -306,8 +308,11 @@ def source_of(path: Path) -> str:
     """Return a digest of a recipe and the Python files beside it, so that no process measures with another version
     of them.
     """
-    texts = [file.read_bytes() for file in sorted(path.parent.glob("*.py"))]
-    return hashlib.sha256(b"\0".join(texts)).hexdigest()[:16]
+    digest = hashlib.sha256()
+    for place in sorted(path.parent.glob("*.py")):
+        with open_regular(place, LARGEST_TEXT) as file:
+            digest.update(file.read() + b"\0")
+    return digest.hexdigest()[:16]
 
 
 @lru_cache(maxsize=8)
@@ -326,8 +331,13 @@ def _live_with(parent: int) -> None:
     """End this process soon after its parent: a run that was killed must not leave orphaned workers."""
 
     def wait() -> None:
-        while os.getppid() == parent:
-            time.sleep(_SECONDS_BETWEEN_LOOKS)
+        if os.name != "nt":
+            while os.getppid() == parent:
+                time.sleep(_SECONDS_BETWEEN_LOOKS)
+        elif (above := multiprocessing.parent_process()) is not None:  # there a number outlives its process
+            above.join()
+        else:
+            return
         os._exit(1)  # at any moment: a torn record is detected and computed once more
 
     threading.Thread(target=wait, daemon=True).start()

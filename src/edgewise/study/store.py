@@ -25,9 +25,10 @@ from typing import Any
 
 from edgewise import __version__
 from edgewise.errors import BadInput
-from edgewise.files import Document
+from edgewise.files import Document, open_regular
 
 Plain = Any  # what JSON can hold: dicts, lists, strings, numbers, booleans, None
+LARGEST_RECORDS = 2**28  # bytes of one writer
 _FLOAT = "__float__"  # {"__float__": "nan"}: strict JSON, readable by every other program
 _MARK = b',"check":"'  # always the last field, so that it can cover every byte before it
 _CHECK_DIGITS = 16
@@ -143,7 +144,7 @@ def commit() -> str | None:
 
 def _git(root: Path, *words: str) -> str:
     done = subprocess.run(
-        ["git", "-C", str(root), *words], capture_output=True, text=True, check=True, timeout=20
+        ["git", "-C", str(root), *words], capture_output=True, encoding="utf-8", check=True, timeout=20
     )
     return done.stdout.strip()
 
@@ -228,11 +229,14 @@ class Contents:
 
 
 def read(files: Iterable[Path], cases: Collection[str] | None = None) -> Contents:
-    """Read files line by line, keeping the wanted cases (all if None); damaged lines are counted and left out."""
+    """Read files line by line, keeping the wanted cases (all if None); damaged lines are counted and left out.
+
+    A file that is not a regular one, or too large for one of records, is rejected by name.
+    """
     contents = Contents()
     for path in files:
         measured_by: Stamp | None = None
-        with path.open("rb") as file:
+        with open_regular(path, LARGEST_RECORDS) as file:
             for line in file:
                 entry = read_line(line, measured_by)
                 if isinstance(entry, Stamp):

@@ -104,6 +104,12 @@ def one_or_all(values: Sequence[Any]) -> Any:
     return values[0] if len(set(values)) == 1 else tuple(values)
 
 
+ROPE_NUMBERS = {
+    *("rope_theta", "partial_rotary_factor", "factor", "attention_factor", "mscale", "mscale_all_dim"),
+    "original_max_position_embeddings",
+}
+
+
 def rope_parameters(config: ConfigReader, layer_type: str = FULL) -> dict[str, Any]:
     """All that a config says about rotation, old spelling or new, for one type of layer."""
     rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
@@ -112,6 +118,8 @@ def rope_parameters(config: ConfigReader, layer_type: str = FULL) -> dict[str, A
     rope = dict(rope)
     if any(isinstance(value, dict) for value in rope.values()):
         rope = dict(rope.get(layer_type) or {})
+    for name in ROPE_NUMBERS & rope.keys():
+        rope[name] = None if rope[name] is None else config.as_number((name,), rope[name])
     return rope
 
 
@@ -124,7 +132,7 @@ def rope_base(config: ConfigReader, *names: str, default: float, layer_type: str
 def rope_fraction(config: ConfigReader, *names: str, default: float = 1.0) -> float:
     """The rotated fraction of a head."""
     inside = rope_parameters(config).get("partial_rotary_factor", config.get("partial_rotary_factor", *names))
-    return default if inside is None else float(inside)
+    return default if inside is None else config.as_number(("partial_rotary_factor", *names), inside)
 
 
 def rope_scaling(config: ConfigReader) -> float:
@@ -155,7 +163,7 @@ def _stretch(config: ConfigReader, rope: dict[str, Any]) -> tuple[float, float]:
     """By how much the context was stretched, and from what length."""
     context = config.number("max_position_embeddings", default=4096)
     original = rope.get("original_max_position_embeddings") or config.get("original_max_position_embeddings")
-    original = float(original or context)
+    original = config.as_number(("original_max_position_embeddings",), original or context)
     return float(rope.get("factor") or context / original), original
 
 
@@ -228,7 +236,10 @@ class ConfigReader:
         return int(value)
 
     def number(self, *names: str, default: float | None = None) -> float:
-        value = self._value(names, default)
+        return self.as_number(names, self._value(names, default))
+
+    def as_number(self, names: tuple[str, ...], value: Any) -> float:
+        """Return a value that was found; raise by its name unless it is a number."""
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= LARGEST_NUMBER:
             raise self._refuse(names, value, f"a number from 0 to {LARGEST_NUMBER:g}")
         return float(value)
