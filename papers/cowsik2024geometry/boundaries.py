@@ -39,7 +39,7 @@ NAMES = {"angle": "angle", "token": "gradient, loss per token", "pooled": "gradi
 # what goes up the plane, from where to where; the others are fixed: MLP strength 0.5, input gain 2
 AXES = {"MLP strength": ("mlp_strength", 0.02, 0.98), "MLP input gain": ("mlp_in_gain", 0.05, 6.0)}
 STRENGTHS = (0.2, 0.35, 0.5, 0.65, 0.8)
-WEAK = (0.02, 0.05, 0.1)  # strengths at which the two edges come together: drawn, not judged
+WEAK = (0.02, 0.05, 0.1, 0.15)  # strengths at which the two edges meet: drawn, not judged
 PLANES = {
     "both branches": None,
     "attention alone": 0.5,
@@ -73,7 +73,7 @@ def cases(scale: str = "small") -> list[dict[str, Any]]:
     ]
     for case in talk:
         if (
-            case["plane"] == "both branches"
+            case["plane"] == "attention alone"
             and case["start"] == "uncorrelated"
             and case["depth"] in DEPTHS[:2]
         ):
@@ -108,9 +108,10 @@ def _talk(case: dict[str, Any]) -> dict[str, Any]:
             found[name].append(_zero(weights, getattr(by_readout[readout], field)))
         found["angle"].append(_zero(weights, by_readout["token"].near_angle))
     ends = len(STRENGTHS)
-    return {name: zeros[-ends:] for name, zeros in found.items()} | {
-        "weak": {name: found[name][:-ends] for name in ("angle", "raw, token")}
-    }
+    judged: dict[str, Any] = {name: zeros[-ends:] for name, zeros in found.items()}
+    if "weak" in case:
+        judged["weak"] = {name: found[name][:-ends] for name in ("angle", "raw, token")}
+    return judged
 
 
 def _networks(case: dict[str, Any]) -> dict[str, Any]:
@@ -312,7 +313,7 @@ def draw(results: list[Result]) -> Figure:
     first = _first(results)
     panels = [panel for r in first if (panel := _panel(r)).curves]  # ReLU has no boundary in these planes
     if len(first) < len(results):
-        panels += [_edges(results, depth) for depth in DEPTHS[:2]]
+        panels += [_edges(results, plane, depth) for plane in PLANES for depth in DEPTHS[:2]]
     title = "Where the exponents vanish, over the strength of attention\n(theory, linearised near collapse)"
     foot = f"{_scale(first)}; ReLU: no boundary" if len(panels) < len(results) else _scale(first)
     return Sheet(title, tuple(panels), foot, columns=min(2, len(panels))).draw()
@@ -337,11 +338,11 @@ def _panel(result: Result) -> Panel:
     )
 
 
-def _edges(results: list[Result], depth: int) -> Panel:
-    """The talk's plane with both edges and where they meet: the start to choose."""
-    (run,) = select(results, plane="both branches", start="uncorrelated", depth=depth)
-    weak = run.value["weak"]
-    x = np.array([*run.case["weak"], *STRENGTHS])
+def _edges(results: list[Result], plane: str, depth: int) -> Panel:
+    """A plane of the talk with both edges and where they meet: the start to choose."""
+    (run,) = select(results, plane=plane, start="uncorrelated", depth=depth)
+    weak = run.value.get("weak", {"angle": [], "raw, token": []})
+    x = np.array([*run.case.get("weak", ()), *STRENGTHS])
     angle, gradient = (
         np.array([math.nan if z is None else z for z in [*weak[name], *run.value[name]]])
         for name in ("angle", "raw, token")
@@ -350,14 +351,18 @@ def _edges(results: list[Result], depth: int) -> Panel:
         Curve("angle", x, angle, 0, "orbit"),
         Curve("raw gradient, loss per token", x, gradient, 1, "orbit"),
     ]
-    if own := [(r.case["strength"], r.value["zero"]) for r in results if r.value.get("zero") and depth == 16]:
+    if own := [
+        (r.case["strength"], r.value["zero"])
+        for r in results
+        if r.value.get("zero") and (PLANES[plane], depth) == (None, 16)
+    ]:
         curves.append(Curve("random networks", *np.array(own).T, 1, "hollow"))
     met = crossing(x, angle, gradient)
     return Panel(
         f"uncorrelated tokens, {depth} blocks",
-        "strength of both branches",
+        {"both branches": "strength of both branches"}.get(plane, "attention strength, MLP 0.5"),
         "weights of both MLP matrices at the edge",
         tuple(curves),
-        "the edges meet" if met else "the edges do not meet in this range",
+        f"the edges meet at {met[0]:.2f}, weights {met[1]:.2f}" if met else "the edges do not meet",
         markers=(Marker("both edges", *met),) if met else (),
     )

@@ -92,7 +92,7 @@ def _rates(results: list[Result]) -> Claim:
         numbers[f"{strength:g}"] = {"measured": found, "error": error, "theory": predicted, "limit": limit}
     text = ", ".join(f"{n['measured']:.3f} ± {n['error']:.3f} ({n['theory']:.3f})" for n in numbers.values())
     return Claim(
-        "Theory, near collapse: the rate is log(1 - a^2) for strength a, whatever the length and the score gain.",
+        "(ours) The rate of collapse follows theory, which near collapse is log(1 - a^2) for strength a.",
         f"Measured (predicted) over the second half: {text}; limits "
         f"{', '.join(format(n['limit'], '.3f') for n in numbers.values())}.",
         scale_of(_deep(results)),

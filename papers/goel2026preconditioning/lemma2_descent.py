@@ -86,7 +86,7 @@ def _population(results: Sequence[Result]) -> Claim:
     counts = {step: _count(results, tokens=None, step=step) for step in STEPS}
     words = ", ".join(f"{a} of {b} at η = {step:g}/‖M̃‖" for step, (a, b) in counts.items())
     return Claim(
-        "For a small enough step size every step lowers the regularized loss (descent lemma).",
+        "For a small enough step size every step lowers the regularized loss [Lemma 2, a descent lemma, not stated].",
         f"Steps of the population's runs that fall short of (η/2)‖∇Q‖²: {words}.",
         _scale(results),
         counts[STEPS[0]][0] == 0,
