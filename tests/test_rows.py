@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from edgewise.study.results_file import judgement
-from tools.rows_page import PAGE, PICTURES, answers, counterexamples, page, rows, statements
+from tools.rows_page import PAGE, PICTURES, answers, asked, counterexamples, page, rows, statements
 
 ROOT = Path(__file__).parents[1]
 COUNTS = {"A": 39, "B": 17, "C": 42, "D": 11}
@@ -41,7 +41,8 @@ def test_the_part_of_the_library_exists_and_is_tested(name: str) -> None:
 
 def test_every_line_of_the_page_is_whole() -> None:
     """A statement with what we found, a scale and a recipe with its picture; or a part of the library, its test."""
-    lines = [line for line in page().splitlines() if re.match(r"\| [A-D]\d+", line)]
+    rows_of_sources = page().partition("## What a referee asked for")[0]
+    lines = [line for line in rows_of_sources.splitlines() if re.match(r"\| [A-D]\d+", line)]
     assert {name for line in lines for name in line.split("|")[1].strip().split(", ")} == set(ROWS)
     for line in lines:
         _, _, what, came, scale, where, _ = (cell.strip() for cell in re.split(r"(?<!\\)\|", line))
@@ -79,12 +80,27 @@ def test_a_source_is_not_contradicted_without_its_own_sentence_and_an_interval()
 def test_a_reading_belongs_to_one_statement() -> None:
     table = yaml.safe_load((ROOT / "papers" / "readings.yaml").read_text())
     assert set(table.pop("learned")) == set(COUNTS)
+
     found = {(str(a.recipe.with_suffix("")), a.claim["published"]) for each in ANSWERS.values() for a in each}
     for recipe, entries in table.items():
         for entry in entries:
             named = [said for name, said in found if name == recipe and said.startswith(entry["starts"])]
             assert len(named) >= 1, f"{recipe}: no statement starts with {entry['starts']!r}"
             assert len(named) == 1 or entry["starts"].startswith("(our"), f"{recipe}: {named}"
+
+
+def test_what_was_asked_for_is_settled_or_priced() -> None:
+    """By a file with two commits, the criterion's and the result's; or missing with a price."""
+    items = [item for each in asked().values() for item in each]
+    assert [len(each) for each in asked().values()] == [12, 10, 15]
+    for item in items:
+        if "missing" in item:
+            assert item["price"] > 0, item["what"]
+        else:
+            assert (ROOT / item["by"]).is_file() and len(item["came"]) > 8, item["what"]
+            assert all(re.fullmatch("[0-9a-f]{8}", str(item[name])) for name in ("criterion", "result")), (
+                item["what"]
+            )
 
 
 def test_records_name_rows_that_exist_and_recipes_that_do() -> None:

@@ -52,6 +52,14 @@ The page is made from the committed results and `papers/readings.yaml` by `pytho
 """
 
 
+ASKED = """## What a referee asked for
+
+A referee who did not write the rows listed twelve statements to settle, others that were reduced, and what had no row.
+Each was settled by a criterion that was committed before its result, or is missing, with its price.
+
+"""
+
+
 @dataclass(frozen=True)
 class Answer:
     """One recorded statement and the recipe it comes from."""
@@ -127,6 +135,7 @@ def page() -> str:
             )
         parts.append(_table("Goals and questions of our own", [each for each in found if each[1].ours]))
         parts.append(_library(letter))
+    parts.append(_asked())
     return "".join(parts).rstrip("\n") + "\n"
 
 
@@ -180,6 +189,34 @@ def _table(heading: str, found: list[tuple[list[str], Answer]]) -> str:
             f"| {', '.join(names)} | {said} | {came} | {_cell(claim['scale'])} | {_link(answer.recipe)} |"
         )
     return "\n".join(lines) + "\n\n"
+
+
+def _asked() -> str:
+    """What a referee's list asked for: what settled it, or what is missing and its price."""
+    parts = [ASKED]
+    for heading, items in asked().items():
+        parts += [
+            f"### {heading.capitalize()}\n\n",
+            "| asked | by | criterion, result | what came out |\n|---|---|---|---|\n",
+        ]
+        for item in items:
+            price = f" ({item['price']} core-minutes)" if item.get("price") else ""
+            if "missing" in item:
+                parts.append(f"| {_cell(item['what'])} | | | missing: {_cell(item['missing'])}{price} |\n")
+            else:
+                commits = f"{item['criterion']}, {item['result']}"
+                parts.append(
+                    f"| {_cell(item['what'])} | `{item['by']}` | {commits} | {_cell(item['came'])}{price} |\n"
+                )
+        parts.append("\n")
+    return "".join(parts)
+
+
+def asked() -> dict[str, list[dict[str, Any]]]:
+    table: dict[str, list[dict[str, Any]]] = yaml.safe_load(
+        (ROOT / "papers" / "asked.yaml").read_text(encoding="utf-8")
+    )
+    return table
 
 
 def _needs(low: float | None, high: float | None) -> str:
