@@ -48,6 +48,7 @@ from edgewise.rehearsal.rate import (
     Rehearsal,
     departed,
     format_rate,
+    tokens_alike,
     with_reasons,
 )
 from edgewise.rehearsal.short_training import (
@@ -453,6 +454,8 @@ class _Search:
         if self.guess.beaten(lowest):
             return None
         level = f"the loss of {self.guess.words} ({self.guess.loss:.3g})"
+        if tokens_alike(self._moment(), rehearsals):
+            return f"tokens are alike at every rate from {span}, so it can learn no more than {level}: at best {after}"
         if self.guess.on_the_way(lowest, self.start.loss):
             self.notes.append(
                 f"no rate is below {level} yet, so these steps do not show that it learns from its input"

@@ -19,13 +19,12 @@ from importlib import resources
 from edgewise.files import Document
 from edgewise.nouns.verdict import Outcome, Probability, Verdict
 from edgewise.rehearsal.ladder import NOISE
-from edgewise.rehearsal.rate import Rate, Rehearsal, format_rate
+from edgewise.rehearsal.rate import Rate, Rehearsal, format_rate, tokens_alike
 
 STEPS, MEAN = 20, 4  # the loss after 20 steps is the mean of the last four
 LEAST_FALL = 0.01
 CERTAIN = 1e-3  # no record is long enough for more certainty than this
 TRAINS_FROM, FAILS_UP_TO = 0.75, 0.25  # firm words, as in a verdict
-ALIKE = 1e-2  # separation at every rate and at the start below which only the frequencies of labels can be learned
 MORE_STEPS = "More steps, or another start, would tell more."
 FARTHEST = 100  # times the steps of a rehearsal: no farther are its losses continued
 SLOW = 20_000  # steps to half of the first loss from which on a training counts as slow
@@ -119,15 +118,16 @@ def outlook(rate: Rate, verdict: Verdict | None = None) -> Outlook:
     cured = verdict is None or not verdict.findings or verdict.outcome is Outcome.TRAINS
     cure = "" if verdict is None or cured else verdict.findings[0].remedy
     failing = verdict is not None and verdict.outcome is Outcome.FAILS  # at its start
-    if rate.learned is False and _fall(rate) > -_noise(rate) and not (failing or _alike(rate)):
+    alike = tokens_alike(rate.start, rate.rehearsals)
+    if rate.learned is False and _fall(rate) > -_noise(rate) and not (failing or alike):
         why = rate.reason or f"at every rate the loss is still above that of guessing ({rate.guess:.3g})"
         sentence = f"Not decided: {why}. {MORE_STEPS if rate.best is None else ''}".rstrip()
         return Outlook(Prospect.UNDECIDED, rate.best, sentence, cure=cure)
-    if rate.best is None or _alike(rate) or _agreed_dead(rate, verdict):
+    if rate.best is None or alike or _agreed_dead(rate, verdict):
         low, high = (format_rate(r) for r in (rate.tried[0], rate.tried[-1]))
         why = (
             "its tokens are alike, so it can learn no more than how frequent the labels are"
-            if _alike(rate)
+            if alike
             else (
                 (rate.reason or "no rate lowered the loss on fresh batches").replace(
                     f" from {low} to {high}", ""
@@ -229,11 +229,6 @@ def _fall(rate: Rate) -> float:
 
 def _noise(rate: Rate) -> float:
     return 2 * NOISE * abs(rate.start.loss)
-
-
-def _alike(rate: Rate) -> bool:
-    values = [rate.start.separation, *(r.separation for r in rate.rehearsals if r.moments)]
-    return all(value is not None and value < ALIKE for value in values)
 
 
 def _agreed_dead(rate: Rate, verdict: Verdict | None) -> bool:

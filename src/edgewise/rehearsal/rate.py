@@ -23,6 +23,7 @@ OUTPUTS = "the outputs grew"
 ROSE = "the loss rose"
 BEHIND = "it learned far less than a smaller rate"
 SEPARATION = 0.02  # below this share of the separation at the start tokens count as alike
+DEAD = 1e-2  # separation at every rate and at the start below which only the frequencies of labels can be learned
 GROWTH = 30.0  # outputs this many times those at the start and at the best rate
 RISE = 0.25  # of the loss at the start
 SHARE = 0.75  # of the fall of the loss at the best rate
@@ -249,11 +250,7 @@ def own(rate: Rate) -> list[str]:
 
 
 def schedule_named(name: str = "constant") -> str | None:
-    """Return constant, linear or cosine by the name of a scheduler; None if it is none of those.
-
-    >>> schedule_named("OneCycleLR"), schedule_named("cosine_with_restarts"), schedule_named("StepLR")
-    ('cosine', 'cosine', None)
-    """
+    """Return constant, linear or cosine by the name of a scheduler; None if it is none of those."""
     kinds = {"cos": "cosine", "onecycle": "cosine", "lin": "linear", "poly": "linear", "const": "constant"}
     return next((kind for part, kind in kinds.items() if part in name.lower()), None)
 
@@ -287,6 +284,12 @@ def with_reasons(
     finite = [r for r in rehearsals if math.isfinite(r.level) and r.rate < diverged]
     best = min(finite, key=score) if finite else None
     return [_judged(rehearsal, best, start, scale) for rehearsal in rehearsals]
+
+
+def tokens_alike(start: Moment, rehearsals: Sequence[Rehearsal]) -> bool:
+    """Return whether tokens are alike at the start and at every rate: only frequencies of labels can be learned."""
+    values = [start.separation, *(r.separation for r in rehearsals if r.moments)]
+    return all(value is not None and value < DEAD for value in values)
 
 
 def departed(rehearsal: Rehearsal, start: Moment, scale: float) -> bool:
