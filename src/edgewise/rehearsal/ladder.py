@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 FACTOR = 2.5
-LEFT = 0.005  # of what there is to learn: so far below the best constant answer a network has left it
+LEFT = 0.005  # of what there is to learn: so far below the best constant answer of these batches it was left
 NOISE = 0.02  # of the loss at the start: a smaller difference between two rates says little
 # in log rate, how far the best rate is from where the stream or the curvature puts it
 WIDTH, WIDTH_SGD = 0.5, 1.5
@@ -45,10 +45,7 @@ class Guess:
         return span if span > 0 else None
 
     def beaten(self, loss: float) -> bool:
-        """Return whether a loss is below that of guessing (as `Rate.learned`); True where unknown.
-
-        The best constant answer is that of these very batches, so little is enough.
-        """
+        """Return whether a loss is below that of guessing (as `Rate.learned`); True where unknown."""
         return self.loss is None or loss < self.loss - LEFT * (self.scale or 0.0)
 
     def on_the_way(self, loss: float, start: float) -> bool:
