@@ -279,7 +279,7 @@ class Room(NamedTuple):
 
 # Tightening is editing these two tables. A new room adds its own line, and what it needs to the whole, in one commit.
 ROOMS = {
-    "audit": Room(3, 777, 0.77, 0.10, 0),
+    "audit": Room(3, 784, 0.77, 0.10, 0),
     "cli": Room(12, 3056, 0.63, 0.09, 0),  # doctor --selftest: one function a verb; audits in fix and rate
     "critical": Room(5, 1007, 0.75, 0.05, 0),  # with vector_field and perceptron_maps, which were verbs
     "explorer": Room(11, 3002, 0.54, 0.03, 0),
@@ -288,8 +288,8 @@ ROOMS = {
     "laboratory": Room(5, 1534, 0.34, 0.00, 0),
     "landscape": Room(6, 1633, 0.58, 0.06, 0),
     # Reversible blocks, long skips, latents, roles of experts and heads; stages, codas and hourglasses as one stack.
-    # Scores handed on, sequences folded into an entry, tensordot.
-    "models": Room(49, 14850, 0.70, 0.37, 0),
+    # Scores handed on, sequences folded into an entry, tensordot. Stages of different widths (Swin), sub-norms.
+    "models": Room(48, 15009, 0.70, 0.37, 0),
     # 29: operations, facts, differential, trials, examination, watched_steps and run_events are new ideas (32, 35).
     "monitor": Room(
         29, 12157, 0.63, 0.27, 0
@@ -312,9 +312,9 @@ ROOMS = {
     "theory": Room(21, 5212, 0.49, 0.03, 0),
 }
 WHOLE = {  # in brackets the goal
-    "modules": 250,  # one for what both trainers' callbacks share, one for batches, four for relations of check (250)
+    "modules": 249,  # one for what both trainers' callbacks share, one for batches, four for relations of check (250)
     # 150 for limits and devices without double precision
-    "lines": 73945,  # (49,000; 200 slowdown, 300 doctor, 1,800 facts of watch, 600 reader, 2,350 check)
+    "lines": 74160,  # (49,000; 200 slowdown, 300 doctor, 1,800 facts of watch, 600 reader, 2,350 check)
     # (40); `preflight.during`, since both callbacks share one file; what a pass of check keeps; facts of all batches;
     # figures through depth; the expected slowdown
     "one importer": 53,

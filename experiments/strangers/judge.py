@@ -106,7 +106,7 @@ def _blocks(truth: Truth, facts: Facts) -> list[str]:
         wrong.append(f"kv_heads: says {kv}, is {truth.kv_heads or truth.heads}")
     mlp = any(fact is not None for fact in (truth.gated, truth.activation, truth.mlp_branch))
     without = [kinds for kinds in facts.get("kinds", []) if "MLP" not in kinds and None not in kinds]
-    if mlp and without and not facts["open"]:
+    if mlp and without and not facts["open"] and facts["depth"] is not None:
         wrong.append(f"no MLP: says {without[0]} in {len(without)} blocks")
     if truth.heads is not None and False in facts.get("attention", []) and truth.sees is not None:
         wrong.append("a block of softmax attention is said to be none")

@@ -316,3 +316,34 @@ def test_an_embedding_whose_weight_is_computed_is_passed_over() -> None:
     positions = {"num_conv_pos_embeddings": 4, "num_conv_pos_embedding_groups": 2}
     model = Wav2Vec2Model(Wav2Vec2Config(**sizes, **convolutions, **positions, do_stable_layer_norm=True))
     assert not [f for f in audit_initialization(model) if f.severity.value == "error"]
+
+
+class Multiplying(nn.Module):
+    """MobileBERT's norm: a gain and a shift, and nothing is normalized."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight, self.bias = nn.Parameter(torch.ones(64)), nn.Parameter(torch.zeros(64))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * self.weight + self.bias
+
+
+class ChannelsFirst(nn.LayerNorm):
+    """SqueezeBERT's norm: of (sequences, channels, tokens)."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x.permute(0, 2, 1)).permute(0, 2, 1)
+
+
+def test_norms_of_other_shapes_and_masks_among_the_parameters_are_passed_over() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(*(nn.Sequential(nn.Linear(64, 64), nn.Linear(64, 64)) for _ in range(4)))
+    model.norm, model.out_norm = Multiplying(), ChannelsFirst(64)
+    model.memory = nn.Parameter(torch.zeros(0, 64))
+    mask = torch.full((8, 8), float("-inf")).triu(1)
+    model.mask = nn.Parameter(mask, requires_grad=False)
+    assert not kinds(audit_initialization(model)) - {AuditKind.BIAS_NOT_ZERO, AuditKind.ROLES_UNKNOWN}
+    model.norm.weight.data.fill_(0.5)
+    found = [f for f in audit_initialization(model) if f.kind is AuditKind.NORM_GAIN_NOT_ONE]
+    assert [f.parameter for f in found] == ["norm.weight"] and "0.5" in found[0].observation

@@ -393,9 +393,6 @@ def test_a_structure_outside_the_theory_counts_only_where_it_is_known_whole_and_
         )
 
 
-@pytest.mark.xfail(
-    strict=True, reason="since 3779ce32 the norm of interpolated streams is open: to be read again"
-)
 def test_a_fact_that_a_structure_does_not_state_is_neither_right_nor_wrong() -> None:
     model, batch = MODELS["interpolated"].build()
     found = edgewise.structure(model, batch)

@@ -108,9 +108,13 @@ def never_initialized(
         # Constant or not finite. One row alone is a token, which may well start at zero.
         if tensor.numel() == tensor.shape[-1] or (finite and high > low):
             continue
+        added = (
+            low == high == 0 and tensor.ndim > 2 and len(tensor) == 1
+        )  # to every entry of a batch: positions
+        usual_severity = AuditSeverity.NOTE if added else AuditSeverity.WARNING
         yield AuditFinding(
             AuditKind.NEVER_INITIALIZED,
-            AuditSeverity.WARNING if finite else AuditSeverity.ERROR,
+            usual_severity if finite else AuditSeverity.ERROR,
             (parameter,),
             f"all entries are {float(tensor.flatten()[0]):.3g}" if finite else "entries not finite",
             "random entries, so that rows (tokens, positions) differ",

@@ -162,10 +162,13 @@ def by_names(model: nn.Module) -> list[MatrixSummary]:
     """
     from torch import nn
 
+    from edgewise.models.readable import is_mask
+
     found: dict[str, list[tuple[str, Projection]]] = {}
     for name, parameter in model.named_parameters():
         owner = model.get_submodule(name.rpartition(".")[0])
-        if parameter.ndim < 2 or not parameter.is_floating_point() or isinstance(owner, nn.Embedding):
+        plain = parameter.ndim >= 2 and parameter.numel() and parameter.is_floating_point()
+        if not plain or isinstance(owner, nn.Embedding) or is_mask(parameter):
             continue
         matrix = Projection("", (name,), parameter[0].numel(), parameter.shape[0])
         pattern = ".".join("#" if word.isdigit() else word for word in name.split("."))

@@ -483,11 +483,9 @@ def _with_heads(site: BlockSite, block: Block) -> BlockSite:
     heads = own[0].heads if len(own) == 1 and (own[0].products == 1 or attention.heads is None) else None
     if not heads or heads == attention.heads or attention.query.fan_out % heads:
         return site
-    width = attention.query.fan_out // heads
-    return replace(
-        site,
-        attention=replace(attention, heads=heads, kv_heads=attention.key.fan_out // width, head_width=width),
-    )
+    width = own[0].head_width or attention.query.fan_out // heads  # a matrix may make more than queries
+    keys = own[0].kv_heads or attention.key.fan_out // width
+    return replace(site, attention=replace(attention, heads=heads, kv_heads=keys, head_width=width))
 
 
 def _same_blocks(named: StackSite, reading: Reading) -> Stack | None:

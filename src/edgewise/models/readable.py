@@ -29,7 +29,9 @@ def refuse_infinite(model: nn.Module, batch: Any = None) -> None:
     """NaN or infinity among the weights, or NaN or +infinity in the batch (masks may hold -infinity)."""
     refuse_lazy(model)
     whole = ((name, p) for name, p in model.named_parameters() if not (p.is_meta or hasattr(p, "to_local")))
-    names = [name for name, p in whole if p.is_floating_point() and not _is_finite(p.detach())]
+    names = [
+        name for name, p in whole if p.is_floating_point() and not (_is_finite(p.detach()) or is_mask(p))
+    ]
     if names:
         more = f" and {len(names) - 1} more parameters" if len(names) > 1 else ""
         kind = type(model).__name__
@@ -51,6 +53,11 @@ def refuse_infinite(model: nn.Module, batch: Any = None) -> None:
 def _is_finite(values: torch.Tensor) -> bool:
     """A sum is a number only where all of its terms are, and costs a third; if it overflows, one by one."""
     return math.isfinite(values.sum(dtype=torch.float32)) or bool(values.isfinite().all())
+
+
+def is_mask(parameter: torch.Tensor) -> bool:
+    """Tell if a parameter is a mask: frozen, and of zero and -infinity alone."""
+    return not parameter.requires_grad and bool(((parameter == 0) | parameter.isneginf()).all())
 
 
 def bare(model: nn.Module) -> nn.Module:

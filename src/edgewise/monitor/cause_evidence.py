@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.optim.optimizer import Optimizer
 
 from edgewise.models.inputs import tensors
-from edgewise.models.restoration import undone
+from edgewise.models.state import undone
 from edgewise.monitor.capture import Call
 from edgewise.monitor.facts import RateSeries
 from edgewise.monitor.hooks import IGNORED

@@ -336,7 +336,7 @@ def _follows(last: Slice, part: Slice) -> bool:
 
 def _of_rows(name: str, stored: Tensor, group: int) -> Slice:
     """Every k-th row of a parameter as it is stored."""
-    view = stored.detach().reshape(stored.shape[0] if stored.dim() else 1, -1)
+    view = stored.detach().flatten(1) if stored.dim() > 1 else stored.detach().reshape(-1, 1)
     return _of_view(name, view, view, 0, group)
 
 

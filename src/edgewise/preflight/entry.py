@@ -14,7 +14,7 @@ from torch import nn
 from edgewise import interrupts
 from edgewise.errors import BadInput
 from edgewise.models.readable import refuse_lazy
-from edgewise.models.restoration import schedulers_of, undone
+from edgewise.models.state import schedulers_of, undone
 from edgewise.models.unwrap import unwrap
 from edgewise.preflight import (  # noqa: F401  imported for their facts
     batch_facts,

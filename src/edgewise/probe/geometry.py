@@ -63,7 +63,10 @@ def separation(x: Tensor, mask: Tensor | None = None) -> float:
     weight = torch.ones_like(length) if mask is None else mask.to(length.dtype)
     count = weight.sum(-1)
     if bool((count < 2).any()):
-        raise BadInput("a sequence has fewer than two tokens: an overlap needs two. Give longer sequences.")
+        raise BadInput(
+            "a sequence has fewer than two tokens: an overlap needs two. Give longer sequences, or "
+            "a model that reads them at once: one that runs token by token in a loop has one in each call."
+        )
     unit = wide / length.clamp_min(1e-300)[..., None]
     mean = (weight[:, None] @ unit) / count[:, None, None]
     apart = torch.linalg.vector_norm(unit - mean, dim=-1).square() * weight

@@ -25,7 +25,7 @@ from edgewise.models.inputs import call, tensors
 from edgewise.models.model_map import ModelMap
 from edgewise.models.names.model_sites import BlockSite, Projection
 from edgewise.models.names.names import FUSED, KEY, QUERY, leaf
-from edgewise.models.names.norm import find_norms, gain_name
+from edgewise.models.names.norm import FAILURES, find_norms, gain_name
 from edgewise.models.names.weight_gains import is_set, is_structured
 from edgewise.models.state import preserved
 from edgewise.models.twin import holding, twin
@@ -287,21 +287,19 @@ def zero_biases(
 def copies_of_first(model: nn.Module, layers: LayerStack, paths: Sequence[str]) -> list[str]:
     """Matrices of layers that are copies of the first: all of their random matrices equal, in parameters of their own.
 
-    One equal matrix is not a copy: it may be a table, or a start that was meant.
+    One equal matrix is not a copy: it may be a table, or a start that was meant. Dense layers lack those of experts.
     """
     if layers.stack is not None:
         return _copied_places(model, layers)
-    copies, parameters = [], dict(model.named_parameters(remove_duplicate=False))
-    random = [path for path in paths if not is_structured(parameters[f"{layers.names[0]}.{path}"])]
-    for layer in layers.modules[1:]:
-        pairs = [  # dense layers between those with experts lack some
-            (f"{layer}.{path}", parameters[f"{layers.names[0]}.{path}"], parameters.get(f"{layer}.{path}"))
-            for path in random
-        ]
-        own = [
-            (name, first, other) for name, first, other in pairs if other is not None and other is not first
-        ]
-        if own and all(torch.equal(first, other) for _, first, other in own):
+    copies = []
+    parameters = [
+        dict(model.get_submodule(m).named_parameters(remove_duplicate=False)) for m in layers.modules
+    ]
+    random = [path for path in paths if not is_structured(parameters[0][path])]
+    for layer, theirs in zip(layers.modules[1:], parameters[1:], strict=True):
+        pairs = [(f"{layer}.{path}", parameters[0][path], theirs.get(path)) for path in random]
+        own = [(name, one, other) for name, one, other in pairs if other is not None and other is not one]
+        if own and all(torch.equal(one, other) for _, one, other in own):
             copies += [name for name, *_ in own]
     return copies
 
@@ -421,12 +419,13 @@ def _drawn(parameter: Tensor, path: str, layers: LayerStack) -> bool:
 
 
 def _offset(norm: nn.Module, gain: Tensor) -> float:
-    """One where a stored gain of zero is a gain of one."""
+    """Return one where a stored gain of zero is a gain of one."""
     x = torch.randn((2, *gain.shape), generator=torch.Generator().manual_seed(0)).to(gain)
     zeros = {name: torch.zeros_like(p) for name, p in norm.named_parameters()}
     norm = twin(norm)  # in the mode for evaluation a batch norm does not count what it sees
-    with torch.no_grad(), holding(norm, zeros):
+    with suppress(*FAILURES), torch.no_grad(), holding(norm, zeros):
         return float(bool(norm(x).any()))
+    return 0.0  # it takes other shapes than rows of features: as it is stored
 
 
 def _writers(layer: _Alone, matrices: Sequence[str], gains: Sequence[str]) -> tuple[str, ...]:

@@ -338,7 +338,7 @@ def test_a_kernel_without_a_backward_pass_is_read_and_measured() -> None:
 
 
 def test_a_stream_that_starts_at_zero_is_named() -> None:
-    with pytest.raises(edgewise.BadInput, match="zero where it starts"):
+    with pytest.raises(edgewise.BadInput, match="starts at zero"):
         edgewise.describe(model_of(Attention), torch.zeros_like(STREAM))
 
 

@@ -23,7 +23,7 @@ from edgewise.models.behavior.mlp import Hidden
 from edgewise.models.behavior.norms import branch_scale, is_normed, merged, read_norms, read_shares, rescale
 from edgewise.models.behavior.queries_and_keys import Scores
 from edgewise.models.behavior.record import BEYOND, Block, Branch, Stack, norm_position
-from edgewise.models.behavior.stacks import RESAMPLED, Chain, block_module, common_path
+from edgewise.models.behavior.stacks import RESAMPLED, WIDENED, Chain, block_module, common_path
 from edgewise.models.behavior.token_order import SPREAD, positions_of, read_equal_tokens, read_filled_order
 from edgewise.models.behavior.visibility import Sight
 
@@ -50,6 +50,13 @@ def stack_of(experiment: Experiment, number: int, absolute: bool | None, horizon
     lengths = {s.length for s in experiment.streams.values() if s.stack == number}
     if len(lengths) > 1:
         reasons.append(f"{RESAMPLED}: {', '.join(map(str, sorted(lengths)))}")
+    widths = {
+        other.true.shape[-1]
+        for other in experiment.streams.values()
+        if other.stack == number and chain.stages
+    }
+    if len(widths) > 1:
+        reasons.append(f"{WIDENED}: {', '.join(map(str, sorted(widths)))}")
     proven = stream is not None and chain.proven
     weights, adapters = weights_of(experiment, sites)
     layout = _read_layout(stream) if stream is not None and proven else _plain_layout(experiment, chain)
@@ -69,7 +76,11 @@ def stack_of(experiment: Experiment, number: int, absolute: bool | None, horizon
         shared=chain.shared,
         notes=()
         if chain.reasons
-        else (*chain.remarks, *_notes(blocks), *_more_tokens(stream.length if stream else 0, tokens)),
+        else (
+            *dict.fromkeys(chain.remarks),
+            *_notes(blocks),
+            *_more_tokens(stream.length if stream else 0, tokens),
+        ),
         not_read=tuple(dict.fromkeys(reasons)),
         weights=weights,
         adapters=adapters,
@@ -144,7 +155,7 @@ def _branch(experiment: Experiment, site: Site, step: int) -> Branch:
     outlet = (
         site.chain.outlet if after == len(site.chain.sums) else graph[site.chain.sums[after].point].operation
     )
-    if (
+    if after in site.chain.stages or (
         outlet is not None and graph.by_operation[outlet] < site.residual.node
     ):  # the next branch is another stream's
         outlet = site.total
@@ -197,6 +208,7 @@ def _branch(experiment: Experiment, site: Site, step: int) -> Branch:
         writers=writers_of(experiment, site),
         no_roles="" if matrices else why_no_roles(experiment, site),
         norm_slope=traits.norm_slope,
+        middle_norm=traits.middle_norm,
     )
 
 

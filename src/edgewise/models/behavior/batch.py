@@ -55,12 +55,13 @@ class Feed:
         def same(_: int, value: Tensor) -> Tensor:
             if is_ids(value, self.axis) and int(value.max()) > 1:
                 axis = 1 - self.axis
-                if value.dtype != torch.bool and bool((value.diff(dim=axis) == 1).all()):
-                    return value  # the positions of the tokens
+                steps, after = value.diff(dim=axis), value.narrow(axis, 1, value.shape[axis] - 1)
+                if value.dtype != torch.bool and bool(((steps == 1) | (after == 0)).all()):
+                    return value  # the positions of the tokens, of each document from zero
                 half = value.shape[axis] // 2
                 first, rest = value.split((half, value.shape[axis] - half), axis)
                 return torch.cat([first, rest.narrow(axis, 0, 1).expand_as(rest)], axis)
-            if value.is_floating_point() and value.dim() >= 3:
+            if value.is_floating_point() and value.dim() >= 2:
                 return torch.ones_like(value)
             return value
 

@@ -126,7 +126,7 @@ def _branch(module: str, point: Operation, end: Operation, step: int) -> Branch:
     return Branch(**unknown | flags | known | {"not_read": ()})  # type: ignore[arg-type]
 
 
-Seen = dict[Operation, tuple[int, Sight]]
+Seen = dict[Operation, tuple[int, Sight | None]]  # heads, and what they see
 
 
 def with_attention(experiment: Experiment, stack: Stack) -> Stack:
@@ -152,9 +152,8 @@ def with_attention(experiment: Experiment, stack: Stack) -> Stack:
 def _kernel(graph: Graph, module: str) -> Operation | None:
     """The one softmax of a module over more than its channels; None if the input chooses inside it before that."""
     own = _own(graph, module) if module else []
-    kernels = [
-        n for n in own if n.function in SOFTMAX and n.function not in (MULTIHEAD, FLEX) and len(n.shape) == 4
-    ]
+    plain = SOFTMAX - {MULTIHEAD, FLEX}
+    kernels = [n for n in own if n.function == MULTIHEAD or (n.function in plain and len(n.shape) == 4)]
     chosen = [n.index for n in own if n.function in CHOICE]
     free = len(kernels) == 1 and not any(index < kernels[0].index for index in chosen)
     return kernels[0].operation if free else None
@@ -162,6 +161,9 @@ def _kernel(graph: Graph, module: str) -> Operation | None:
 
 def _look(operation: Operation, seen: Seen) -> Callable[..., None]:
     def look(args: Any, kwargs: Any) -> None:
+        if operation.function == MULTIHEAD:
+            seen[operation] = int(args[4]), None
+            return
         fused = operation.function in FUSED
         first: Tensor = args[0] if args else kwargs["query" if fused else "input"]
         if first.dim() != 4 or first.shape[0] != TRACE_ENTRIES:
@@ -180,16 +182,16 @@ def _look(operation: Operation, seen: Seen) -> Callable[..., None]:
     return look
 
 
-def _known(branch: Branch, kernel: Operation, heads: int, pattern: Sight) -> Branch:
+def _known(branch: Branch, kernel: Operation, heads: int, pattern: Sight | None) -> Branch:
     unknown = dict.fromkeys(("values", "query", "key", "value", "query_axes", "key_axes", "scale"))
     return replace(
         branch,
         kind="attention",
         heads=heads,
-        sees=pattern.sees,
-        window=pattern.window,
-        window_both_sides=pattern.both_sides,
-        window_uneven=pattern.uneven,
+        sees=None if pattern is None else pattern.sees,
+        window=None if pattern is None else pattern.window,
+        window_both_sides=pattern is not None and pattern.both_sides,
+        window_uneven=pattern is not None and pattern.uneven,
         softmax=True,
         products=1,
         calls=(AttentionCall(kernel, kernel, **unknown),),

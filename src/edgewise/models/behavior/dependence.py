@@ -238,7 +238,10 @@ def _token_by_token(site: Site) -> bool:
 def _conclude(site: Site) -> None:
     traits = site.traits
     if traits.length and traits.length < SHORTEST:
-        traits.reasons.append(f"its stream has {traits.length} tokens, too few to see who depends on whom")
+        traits.reasons.append(
+            f"its stream has {traits.length} tokens, too few to see who depends on whom (a loop over tokens, pooled "
+            "tokens and latents are like this)"
+        )
         return
     if traits.columns is None:
         traits.reasons.append("which axis of its stream is the batch could not be found out")

@@ -74,6 +74,7 @@ class Traits:
     outside_growth: float | None = None
     norm_kind: str | None = None
     norm_slope: float | None = None  # inside a tanh or erf in the place of a norm
+    middle_norm: bool = False  # between the activation of an MLP and its last matrix
     query_growth: float | None = None
     key_growth: float | None = None
     places: TokenPlaces = field(default_factory=TokenPlaces)  # among queries, keys and scores
@@ -179,7 +180,7 @@ class Experiment:
 
     def run(self, entries: int, edits: Edits, *, gradients: bool = False) -> Graph:
         """One pass on so many copies of the input; a pass with gradients is counted with its backward pass."""
-        edits = replace(edits.with_updates(self.graph.updates), fill_zeros=self.fill_zeros)
+        edits = replace(edits.with_updates(self.graph.updates), fill_zeros=self.fill_zeros, unrounded=True)
         edits = replace(edits, last=self._last(edits))
         self.passes += 3 if gradients else 1
         try:

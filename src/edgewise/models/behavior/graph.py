@@ -190,6 +190,8 @@ class Graph:
         default_factory=dict
     )  # node of a sum of the stream at two depths (x + 0.1 x_0) to the later operand
 
+    mapped: bool = False  # something ran on the stand-ins of `torch.vmap`
+
     @cached_property
     def by_operation(self) -> dict[Operation, int]:
         """The node of every operation; of a finished pass."""

@@ -18,6 +18,8 @@ from edgewise.models.behavior.record import Operation, Powers
 
 LARGE = 4.0  # root mean square of hidden numbers: as they are, and large enough to tell similar curves apart
 FITS = 1e-5
+NORMED = 1e-3  # what a norm may leave of the numbers that it was given: its epsilon
+APART = 2.0  # times, by which the best formula must be better than another curve
 NEAR, FAR = 1e-3, 1e3
 CHANNELS_FIRST = ("conv1d", "conv2d", "conv3d")
 
@@ -112,7 +114,11 @@ def _matches(
         if last not in inputs or not all(op in hidden for op in firsts):
             continue
         site.traits.hidden_width = inputs[last].shape[1 if last.function in CHANNELS_FIRST else -1]
-        names = set(_formulas([hidden[op] for op in firsts], inputs[last], gates))
+        given = [hidden[op] for op in firsts]
+        names = set(_formulas(given, inputs[last], gates))
+        if not names and site.part.first:
+            names = set(_behind_a_norm(given, inputs[last]))
+            site.traits.middle_norm |= bool(names)
         common = names if common is None else common & names
     return common or set()
 
@@ -148,6 +154,46 @@ def _formulas(hidden: list[Tensor], value: Tensor, gates: set[int]) -> Iterator[
                 gates.update(int(i > j) for i, j in fits)
             if fits:
                 yield name, True
+
+
+def _behind_a_norm(hidden: list[Tensor], value: Tensor) -> Iterator[tuple[str, bool]]:
+    """The same where a norm stands before the last weight: the one that fits best."""
+    width = value.shape[-1]
+    whole = [h for h in hidden if h.shape[-1] == width]
+    halves = [half for h in hidden if h.shape[-1] == 2 * width for half in h.chunk(2, -1)]
+    pairs = [pair for pool in (whole, halves) for pair in permutations(pool, 2)]
+    found: list[tuple[float, str, bool, Tensor]] = []
+    for name, function in activations().items():
+        made = [(False, function(h)) for h in whole] + [(True, function(a) * b) for a, b in pairs]
+        found += [(_misfit(one, value), name, gated, one) for gated, one in made]
+    best = min(found, key=lambda fit: fit[0], default=None)
+    if best is None or _misfit(best[3], value, 200) > NORMED:
+        return
+    others = [misfit for misfit, name, gated, _ in found if name[:4] != best[1][:4] or gated != best[2]]
+    if APART * best[0] < min(others, default=math.inf):
+        yield best[1], best[2]
+
+
+def _misfit(one: Tensor, value: Tensor, rounds: int = 8) -> float:
+    """What `one` leaves of these numbers with a factor for each token, and a gain and a shift for each feature."""
+    if one.shape != value.shape:
+        return math.inf
+    rows, other = (wide(t).flatten(0, -2) for t in (one, value))
+    left = []
+    for mean in (0.0, rows.mean(-1, keepdim=True)):
+        inside = rows - mean
+        factor, shift = 1 / (inside.pow(2).mean(-1, keepdim=True).sqrt() + 1e-30), other.new_zeros(1)
+        for _ in range(rounds):  # the epsilon of a norm leaves small tokens smaller
+            made = factor * inside
+            centered = made - made.mean(0)
+            gain = (centered * other).sum(0) / (centered.pow(2).sum(0) + 1e-30)
+            shift = (other - gain * made).mean(0)
+            scaled = gain * inside
+            factor = (scaled * (other - shift)).sum(-1, keepdim=True) / (
+                scaled.pow(2).sum(-1, keepdim=True) + 1e-30
+            )
+        left.append(float((other - shift - factor * gain * inside).norm() / (other.norm() + 1e-30)))
+    return min(left)
 
 
 def _parts_of(value: Tensor, width: int) -> list[Tensor]:

@@ -12,9 +12,10 @@ from torch import Tensor
 from edgewise.models.behavior.compare import growth, relative, sample, size, wide
 from edgewise.models.behavior.dependence import real_tokens
 from edgewise.models.behavior.experiment import Experiment, Site, unit
-from edgewise.models.behavior.graph import Graph
+from edgewise.models.behavior.graph import CHOICE, SOFTMAX, Graph
 from edgewise.models.behavior.record import Operation
 from edgewise.models.behavior.score_operands import EXCHANGED
+from edgewise.models.behavior.stacks import added
 
 EXACT = {torch.float64: 1e-8, torch.float32: 1e-4}  # |skip - m stream| / |stream|
 ROUGH = 2e-2  # in half precision
@@ -118,9 +119,9 @@ def rescale(graph: Graph, site: Site) -> float | None:
     chain, after = site.chain, site.place + 1
     if after == len(chain.sums):
         return _rescaled_last(graph, site)
-    if not chain.plain[after]:
-        return None
-    return _scale_between(graph, chain.sums[after].point, site.residual.node)
+    if after in chain.stages:  # what acts between stages belongs to no branch
+        return 1.0
+    return _scale_between(graph, chain.sums[after].point, site.residual.node, chain.merging)
 
 
 def _rescaled_last(graph: Graph, site: Site) -> float | None:
@@ -129,23 +130,30 @@ def _rescaled_last(graph: Graph, site: Site) -> float | None:
     If no module's output is the end of the block, what acts on the sums before acts on the last one too.
     """
     if site.chain.outlet is None:
-        return 1.0 if all(site.chain.plain[1:]) else None
+        sums, plain = site.chain.sums, site.chain.plain
+        gaps = [(graph, sums[i].point, sums[i - 1].node) for i in range(1, len(sums)) if not plain[i]]
+        return 1.0 if all(_scale_between(*gap, site.chain.merging) == 1.0 for gap in gaps) else None
     outlet = graph.by_operation.get(site.chain.outlet, site.residual.node)
     index = outlet
     while index != site.residual.node and graph.transparent(graph[index]):
         index = graph[index].parents[0]
-    return _scale_between(graph, outlet, site.residual.node) if index == site.residual.node else None
+    return _scale_between(graph, outlet, site.residual.node, set()) if index == site.residual.node else None
 
 
-def _scale_between(graph: Graph, index: int, end: int) -> float | None:
-    """The product of the scalars on the way up; None where a vector is among them."""
+def _scale_between(graph: Graph, index: int, end: int, merging: set[int]) -> float | None:
+    """The product of the scalars on the way up; None where a vector or a function is among them.
+
+    What is added does not scale, and what makes the stream from several points of it belongs to no branch.
+    """
     scale = 1.0
-    while index != end and graph.transparent(graph[index]):
-        value = graph[index].scale
-        if isinstance(value, Tensor):
+    while index != end and index not in merging:
+        node = graph[index]
+        if index in graph.mixes:
+            return 1.0
+        if isinstance(node.scale, Tensor) or not (added(node) or graph.transparent(node)):
             return None
-        scale *= 1.0 if value is None else value
-        index = graph[index].parents[0]
+        scale *= 1.0 if node.scale is None else node.scale
+        index = node.parents[0]
     return scale
 
 
@@ -173,6 +181,15 @@ def read_norms(experiment: Experiment, *others: dict[str, Any]) -> None:
         if site.traits.norm_kind == ELEMENTWISE:
             _name_function(experiment, site, plain, loud, swapped)
     _read_outputs(experiment)
+    for site in experiment.sites:
+        if site.residual.made:
+            site.traits.input_growth = site.traits.output_growth = None
+            site.traits.reasons.append("matrices that the model makes from an input act on the stream in it")
+        elif site.traits.output_growth is not None and _chosen_last(experiment.graph, site):
+            site.traits.output_growth = None
+            site.traits.reasons.append(
+                "its last matrices give the weights of a softmax or a choice, not what is added"
+            )
     for site in experiment.sites:
         last = [experiment.graph.by_operation[op] for op in site.part.last]
         if last and all(_batch_normed(experiment.graph, index, [site.part.tip]) for index in last):
@@ -272,7 +289,9 @@ def _conclude(graph: Graph, site: Site, plain: _Inputs, loud: _Inputs, shifted: 
     traits = site.traits
     growths = []
     asked = site.part.ends[0]
-    if graph[site.residual.node].mixed:  # gates read the stream as well, past the norm
+    total = graph[site.residual.node]
+    if total.mixed and (len(total.parents) > 2 or not total.function.startswith("lerp")):
+        # gates made from the stream read it past the norm; a learned share does not
         asked = [op for op in asked if op in site.part.score_weights]
     for operation in asked:
         if operation in plain.weights and operation in loud.weights:
@@ -287,6 +306,9 @@ def _conclude(graph: Graph, site: Site, plain: _Inputs, loud: _Inputs, shifted: 
             traits.norm_kind = kind_of(*(p.weights[operation] for p in (plain, loud, shifted)))
     after = (site.stack, site.place + 1)  # the point after this sum
     last = site.place + 1 == len(site.chain.sums)
+    if site.place + 1 in site.chain.stages:
+        traits.outside_growth = 1.0
+        return
     if all(after in p.points for p in (plain, loud, shifted)) and (
         last or not site.chain.plain[site.place + 1]
     ):
@@ -370,6 +392,14 @@ def _read_outputs(experiment: Experiment) -> None:
 
     shift = dict.fromkeys(last, lambda v: v + SHIFT * v.pow(2).mean().sqrt())
     experiment.forced(1, lambda s: s.base, compare, last_outputs=shift)
+
+
+def _chosen_last(graph: Graph, site: Site) -> bool:
+    """Whether all that the last matrices give is chosen by, or weighs what is looked up."""
+    inside = [graph[index] for index in site.part.inside if not graph[index].weight]
+    stops = {node.index for node in inside if node.function in SOFTMAX | CHOICE}
+    direct = graph.above(site.part.tip, stops)
+    return not any(graph.by_operation[operation] in direct for operation in site.part.last)
 
 
 def _same_directions(one: Tensor, other: Tensor) -> bool:

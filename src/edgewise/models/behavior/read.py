@@ -36,6 +36,7 @@ from edgewise.models.behavior.record import Block, Reading, Stack
 from edgewise.models.behavior.residuals import residual_sums
 from edgewise.models.behavior.stacks import (
     INNER,
+    PARTIAL,
     Chain,
     attends,
     chains,
@@ -353,12 +354,15 @@ class _Reader:
             replace(stack, copies=copies(self.model, stack.blocks), default=chain is default)
             for stack, chain in sorted(zip(listed, order, strict=True), key=lambda pair: pair[1].sums[0].node)
         ]
-        return followed if default is not None else [*followed, *self._by_block_ends(experiment)]
+        if default is None:
+            return [*followed, *self._by_block_ends(experiment)]
+        whole = self._by_block_ends(experiment, default) if self.name is None else []
+        return [stack for stack in followed if not whole or stack.name != default.name] + whole
 
     def _looked_at(self, chain: Chain) -> Stack | None:
         """A chain that is only listed, with what its branches do; None if the model does not run edited, or where
-        streams inside the branches would be taken for what the branches do."""
-        if INNER in chain.reasons:
+        streams inside the branches, or between those that were followed, would be taken for what the branches do."""
+        if INNER in chain.reasons or any(reason.startswith(PARTIAL[0]) for reason in chain.reasons):
             return None
         alone = self._of(self.partial.feed, self.partial.graph, [chain])
         try:
@@ -376,10 +380,16 @@ class _Reader:
         stack = stack_of(self.partial, number, None, None)
         return with_attention(self._of(self.partial.feed, self.partial.graph, []), stack) if asked else stack
 
-    def _by_block_ends(self, experiment: Experiment) -> list[Stack]:
-        """The longest container of blocks that no residual sums join, as a stack that can be measured."""
+    def _by_block_ends(self, experiment: Experiment, instead: Chain | None = None) -> list[Stack]:
+        """The longest container of blocks that no residual sums join, as a stack that can be measured.
+
+        instead  of a chain that was followed through some of its blocks only, all blocks of its container
+        """
         graph, tokens = experiment.graph, experiment.feed.tokens
-        listed = self._unfollowed(experiment)
+        listed = self._unfollowed(experiment) if instead is None else []
+        if instead is not None and any(reason.startswith(PARTIAL[0]) for reason in instead.reasons):
+            every = repeated_containers(self.model, graph)
+            listed = [(path, ran) for path, ran in every if path == instead.name]
         attending = [(path, ran) for path, ran in listed if attends(graph, path)]
         for path, ran in sorted(attending or listed, key=lambda pair: -len(pair[1])):
             reasons = [_unjoined(len(ran)), *_without_attention(graph)]
@@ -425,12 +435,11 @@ class _Reader:
         ]
 
     def _uncovered(self, experiment: Experiment) -> list[str]:
-        reasons = [
-            f"{path}: did not run on this batch" for path in idle_containers(self.model, experiment.graph)
-        ]
+        idle = [] if experiment.graph.mapped else idle_containers(self.model, experiment.graph)
+        reasons = [f"{path}: did not run on this batch" for path in idle]
         reasons += [f"{path}: {_unjoined(len(ran))}" for path, ran in self._unfollowed(experiment)]
         if not experiment.sites and not self.partial.sites:
-            if not reasons:
+            if not reasons and not experiment.graph.mapped:
                 reasons = [
                     "no chain of residual sums: nothing in this model adds what a block gives to what it reads"
                 ]
@@ -483,6 +492,10 @@ def _without_attention(graph: Graph) -> list[str]:
     functions = {node.function for node in graph.nodes}
     if functions & {*SOFTMAX, DOT_PRODUCT, MULTIHEAD}:
         return []
+    if graph.mapped:
+        return [
+            "its blocks run under torch.vmap, inside which no operation can be followed: give the model without it"
+        ]
     convolutions = sorted(name for name in functions if "conv" in name or "pool" in name)
     means = f"; it has {', '.join(convolutions)}" if convolutions else ""
     return [f"no attention found: no softmax ran in this model{means}"]

@@ -164,6 +164,7 @@ class Branch:
     ] = ()  # of an attention: one, or one for each head or each part of the scores
     no_roles: str = ""  # why `matrices` are empty
     norm_slope: float | None = None  # inside a tanh or erf in the place of a norm
+    middle_norm: bool = False  # between the activation of an MLP and its last matrix
     writers: tuple[
         BranchMatrix, ...
     ] = ()  # the last matrices, if each is a parameter; also if roles are not certain

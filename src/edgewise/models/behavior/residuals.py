@@ -98,6 +98,7 @@ class ResidualSum:
     skip_side: int
     inside: list[int]
     parts: list[Part]
+    made: bool = False  # matrices that the model computes act on the point itself: no weight does
 
     @property
     def joins(self) -> bool:
@@ -180,8 +181,10 @@ def _residual(graph: Graph, node: Node, sums: dict[int, ResidualSum]) -> Residua
         whole = (
             [*graph.parents(way[-1])] if way[-1].function in CUTTING else []
         )  # of which the stream is a part
+        made = False
         for source in [*way, *_earlier(graph, way[-1], sums), *whole]:
             inside = graph.between(source.index, branch)
+            made |= source in way and any(graph[index].function in PRODUCTS for index in inside)
             if any(graph[index].weight for index in inside):
                 if _same_stream(graph, branch, source.index, sums):
                     graph.mixes[node.index] = branch
@@ -189,7 +192,8 @@ def _residual(graph: Graph, node: Node, sums: dict[int, ResidualSum]) -> Residua
                 point = source if source in way else way[-1]
                 node.mixed |= stream is not None
                 parts = _parts(graph, source.index, node, side, inside, sums)
-                return ResidualSum(node.index, point.index, source.index, 1 - side, inside, parts)
+                made &= source not in way
+                return ResidualSum(node.index, point.index, source.index, 1 - side, inside, parts, made)
     return None
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import nn
 
-from edgewise.models.behavior.graph import CHOICE, SOFTMAX, Graph, Node
+from edgewise.models.behavior.graph import ADD, CHOICE, SOFTMAX, SUBTRACT, Graph, Node
 from edgewise.models.behavior.record import Operation
 from edgewise.models.behavior.residuals import ResidualSum, read_from, way_up
 from edgewise.models.behavior.trace import INPUT
@@ -23,8 +23,12 @@ INNER = "its branches have residual streams of their own inside"
 TWO_STREAMS = "its blocks keep several streams that feed each other, which are not read one by one"
 REVERSIBLE = "its blocks keep two streams that feed each other (reversible blocks); they are taken as one"
 MERGED = "matrices act on the stream between blocks, or merge it with an earlier one (long skips), which is left out"
+SHIFTED = "what is added to the stream between blocks is left out"
 RESAMPLED = "the number of tokens changes along it, as where they are pooled or merged"
+WIDENED = "its stages differ in width"
 PARTIAL = ("it covers ", "it is one of the ")  # its blocks are not all there
+PLACING = ("scatter", "scatter_", "index_copy", "index_copy_", "index_put", "index_put_", "masked_scatter")
+BACKWARD = {"__rsub__", "rsub", "lerp", "lerp_"}  # not x + c or x - c
 LINK = 40  # operations between a sum and the next point: a norm written out has about ten
 
 
@@ -45,6 +49,7 @@ class Chain:
     reasons: list[str] = field(default_factory=list)  # why its branches cannot be read
     merging: set[int] = field(default_factory=set)  # matrices that make its stream from several points of it
     remarks: list[str] = field(default_factory=list)  # what a description of it leaves out
+    stages: set[int] = field(default_factory=set)  # the places where a stage begins, behind other matrices
 
     @property
     def blocks(self) -> list[list[int]]:
@@ -66,9 +71,14 @@ def chains(graph: Graph, sums: Sequence[ResidualSum]) -> list[Chain]:
         if chain is None:
             chain = Chain([], [])
             listed.append(chain)
+        way = way_up(graph, graph[residual.point], by_node)
+        if way[-1].index in graph.mixes:
+            chain.remarks.append(MERGED)
+        if before is not None and added(way[-1]):
+            chain.remarks.append(SHIFTED)
         if merged is not None:
-            chain.merging.add(way_up(graph, graph[residual.point], by_node)[-1].index)
-            chain.remarks = [MERGED]
+            chain.merging.add(way[-1].index)
+            chain.remarks.append(MERGED)
         chain.sums.append(residual)
         chain.plain.append(plain)
         open_chains[residual.node] = chain
@@ -83,7 +93,64 @@ def chains(graph: Graph, sums: Sequence[ResidualSum]) -> list[Chain]:
         above = graph.above(chain.sums[0].point, set()) if chain.language else ()
         chain.ids_alone = not any(graph[i].function == INPUT and not graph[i].integer for i in above)
         chain.outlet = _outlet(graph, chain)
-    return outer
+    return _staged(graph, outer, by_node)
+
+
+def _staged(graph: Graph, listed: list[Chain], by_node: dict[int, ResidualSum]) -> list[Chain]:
+    """Stages of different widths or numbers of tokens, with blocks that attend in the same way, as one chain."""
+    for chain in listed:
+        point = graph[chain.sums[0].point]
+        matrices = _matrices_above(graph, point.index, by_node)
+        ends = set[int]().union(*(_behind_a_matrix(graph, graph[m], by_node) for m in matrices))
+        before = next((c for c in listed if c is not chain and c.sums[-1].node in ends), None)
+        if before is None or graph[before.sums[-1].node].shape == point.shape:
+            continue
+        kinds = [{_kind(graph, c, block) for block in c.blocks} for c in (before, chain)]
+        if kinds[0] != kinds[1] or not all(attention for kind in kinds[0] for attention, *_ in kind[:1]):
+            continue
+        own = max(before.indices) + 1
+        joined = Chain(
+            [*before.sums, *chain.sums],
+            [*before.plain, False, *chain.plain[1:]],
+            common_path([before.name.split("."), chain.name.split(".")]),
+            [*before.indices, *(own + index for index in chain.indices)],
+            [*before.modules, *chain.modules],
+            before.shared or chain.shared,
+            before.language,
+            before.ids_alone,
+            outlet=chain.outlet,
+            reasons=list(dict.fromkeys((*before.reasons, *chain.reasons))),
+            merging=before.merging | chain.merging | matrices,
+            remarks=list(dict.fromkeys((*before.remarks, *chain.remarks))),
+            stages=before.stages | {len(before.sums) + place for place in (0, *chain.stages)},
+        )
+        return _staged(graph, [joined if c is before else c for c in listed if c is not chain], by_node)
+    return listed
+
+
+def _kind(graph: Graph, chain: Chain, block: Sequence[int]) -> tuple[Any, ...]:
+    """What the branches of a block compute, whatever their widths."""
+    signatures = [_signature(graph, chain.sums[place]) for place in block]
+    return tuple((attention, joins, len(widths)) for attention, joins, widths in signatures)
+
+
+def _matrices_above(graph: Graph, tip: int, sums: dict[int, ResidualSum]) -> set[int]:
+    """The matrices that a value is made from by nothing but operations without a weight."""
+    found, visited, todo = set[int](), set[int](), [tip]
+    while todo and len(visited) < LINK:
+        index = todo.pop()
+        if index not in visited and index not in sums:
+            visited.add(index)
+            if graph[index].weight:
+                found.add(index)
+            else:
+                todo += graph[index].parents
+    return found
+
+
+def added(node: Node) -> bool:
+    """Tell if a node is something constant added to its one parent."""
+    return node.function in (ADD | SUBTRACT) - BACKWARD and node.operands is None and len(node.parents) == 1
 
 
 def _feed_each_other(chain: Chain, other: Chain) -> bool:
@@ -184,6 +251,8 @@ def link(graph: Graph, point: Node, sums: dict[int, ResidualSum]) -> tuple[int |
             todo.append(graph.mixes[index])
         elif node.weight or node.function == "embedding" or (node.function == INPUT and not node.integer):
             return None, False
+        elif node.function in PLACING and sum(not p.integer for p in graph.parents(node)) == 1:
+            return None, False  # put among other tokens: what a decoder starts from
         elif not node.integer:
             todo += node.parents
     return (ends.pop(), False) if len(ends) == 1 and not todo else (None, False)

@@ -140,6 +140,8 @@ def _layers_of_one_branch(stack: Stack) -> str:
     place = len(stack.name) + 1 if stack.name else 0
     layers = [{b.module[place:].partition(".")[0] for b in block.branches} for block in stack.blocks]
     kinds = {tuple(b.kind for b in block.branches) for block in stack.blocks}
+    if kinds == {("attention",), ("mlp",)}:
+        return f"its {stack.depth} layers are one branch each, in an order that does not repeat"
     if len(kinds) < 2 or not all(len(each) > 1 and all(map(str.isdecimal, each)) for each in layers):
         return ""
     return f"its {len(set().union(*layers))} layers are one branch each; a block here is a mixer with what follows it"
@@ -290,6 +292,8 @@ def _remarks(branch: Branch) -> Iterator[str]:
             yield "neighboring tokens are mixed inside it (a shift or a convolution)"
         if branch.kv_heads and branch.kv_heads != branch.heads:
             yield f"{branch.kv_heads} heads of keys"
+    if branch.middle_norm:
+        yield "normed or scaled before its last matrix"
     if branch.experts:
         yield "experts behind a router"
     if branch.conditioned:

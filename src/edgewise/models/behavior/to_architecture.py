@@ -202,6 +202,8 @@ class _Description:
             self.unmodelled.append(
                 "attention has a gate or another function of its input inside, which is left out"
             )
+        if any(branch.middle_norm for branch in self.stack.mlps):
+            self.unmodelled.append("a norm or gain before the last matrix of the MLPs is left out")
         if any(branch.conditioned for branch in self.stack.branches):
             self.unmodelled.append(
                 "a gate that another input makes multiplies branches; it stands at its size here"
@@ -364,7 +366,7 @@ def _mixers(stack: Stack) -> Iterator[str]:
 
 
 def _sight(stack: Stack) -> Iterator[str]:
-    odd = sorted({str(b.sees) for b in stack.attentions if b.sees not in ("all", "causal")})
+    odd = sorted({b.sees for b in stack.attentions if b.sees not in (None, "all", "causal")})
     if odd:
         listed = ", ".join(SEES.get(name, name) for name in odd)
         yield f"attention in {stack.name or 'the model'} sees {listed}, which the theory does not cover."

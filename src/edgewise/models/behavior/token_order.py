@@ -296,8 +296,16 @@ def _bias(scores: Tensor, length: int, rotary: str | None) -> str | None:
         return None
     steps = rows.diff(dim=1)
     size = steps.abs().max()
-    if float(size) <= 1e-4 * float(rows.abs().max()) + 1e-7:
-        return ""
+    if float(size) <= 1e-4 * float(rows.abs().max()) + 1e-7:  # then only near keys may have one
+        edge = length // 4
+        near = scores[..., edge : length - edge, edge : length - edge].reshape(-1, (length - 2 * edge) ** 2)
+        shown = (near > HIDDEN).all(0)
+        near = near.float()[:, shown]
+        return (
+            "bias"
+            if near.shape[1] > 1 and float(near.std(1).max()) > 1e-3 * float(near.abs().max()) + 1e-6
+            else ""
+        )
     straight = (steps - steps.mean(1, keepdim=True)).abs().max() < STRAIGHT * size
     return "alibi" if bool(straight) else "bias"
 
@@ -334,7 +342,8 @@ DIFFERENT = 1e-5  # between positions of equal tokens at the start of the stream
 def absolute_positions(experiment: Experiment) -> dict[int, bool]:
     """By stack: do equal tokens differ by their position at the start of the stream?
 
-    Only the second half of the positions is compared: class and register tokens stand first.
+    Only the second half of the positions is compared: class and register tokens stand first. Where inputs of two
+    kinds follow each other, only neighbors of different kinds differ. Positions may start from zero.
     """
     starts = {experiment.graph[chain.sums[0].point].operation: i for i, chain in enumerate(experiment.chains)}
     differs: dict[int, bool] = {}
@@ -345,7 +354,8 @@ def absolute_positions(experiment: Experiment) -> dict[int, bool]:
             if stream is not None and experiment.chains[stream.stack].proven:
                 length = real_tokens(experiment, stream)
                 tokens = stream.layout.tokens(value, TRACE_ENTRIES)[0, length // 2 : length]
-                differs[starts[operation]] = spread(tokens) > DIFFERENT
+                apart = wide(tokens).diff(dim=0).norm(dim=-1) > DIFFERENT * wide(tokens).norm(dim=-1).mean()
+                differs[starts[operation]] = 2 * int(apart.sum()) > len(apart)
             return value
 
         return edit
@@ -355,7 +365,7 @@ def absolute_positions(experiment: Experiment) -> dict[int, bool]:
         experiment.passes += 1
         batch = experiment.feed.equal_tokens().entries(TRACE_ENTRIES)
         try:
-            run(experiment.model, batch, Edits(results=results), experiment.precision)
+            run(experiment.model, batch, Edits(results=results, fill_zeros=True), experiment.precision)
         except Exception:  # noqa: BLE001 - the model does not take such an input: not read
             differs.clear()
         check()

@@ -30,6 +30,7 @@ from edgewise.models.behavior.graph import (
     SUBTRACT,
     TOTAL,
     WITH_PRODUCT,
+    Constant,
     Graph,
     Node,
     address,
@@ -60,6 +61,7 @@ SCORING = frozenset((*FUSED, MULTIHEAD))
 INPUT = "input"
 JOINING = ("cat", "concat", "concatenate")
 COPYING = ("expand", "repeat", "tile", "broadcast_to")
+ROUNDING = ("round", "__round__")
 QUANTIZED = "quantized"  # a module whose weights are integers
 KEEPING = ("requires_grad_", "detach_", "share_memory_", "rename_")  # the numbers
 AUGMENTED: dict[str, Callable[..., Any]] = {  # as x += y arrives
@@ -107,6 +109,13 @@ class Tracer(TorchFunctionMode):
         self._draws: dict[int, Tensor | None] = {}
         self._parameters = parameters
         self._opaque: list[Node] | None = None  # what a quantized matrix that runs now has been given
+        own = map(Constant.of, (*model.parameters(), *model.buffers())) if self._plain else ()
+        self._storages = {constant.storage for constant in own if constant is not None}
+
+    def _owned(self, constants: tuple[Constant, ...]) -> tuple[Constant, ...]:
+        """Numbers that a pass computes have no owner: others may have their place once they are let go."""
+        alone = -len(self.graph.nodes) - 1
+        return tuple(c if c.storage in self._storages else c._replace(storage=alone) for c in constants)
 
     def enter(self, module: nn.Module, args: Any) -> Any:
         path = self._names.get(id(module))
@@ -180,6 +189,7 @@ class Tracer(TorchFunctionMode):
         elif name in LIKE_OTHER:
             parents = [node for node in [self.node(args[0])] if node is not None]
         if not parents:
+            self.graph.mapped |= any(torch._C._functorch.is_functorch_wrapped_tensor(value) for value in flat)
             output = self._precision.run(func, name, args, kwargs)
             return self._latents(name, args, output) if name in COPYING else output
         return self._call(func, name, args, kwargs, flat, parents)
@@ -229,7 +239,7 @@ class Tracer(TorchFunctionMode):
         weight = WeightCall.of(name, args, kwargs, self.node)
         operation = self._name(name)
         if weight is not None and self._plain:
-            self.graph.constants[operation] = weight.constants(flat)
+            self.graph.constants[operation] = self._owned(weight.constants(flat))
             fixed = [place for place, value in enumerate(flat) if self.node(value) is None]
             if name == "einsum" and len(fixed) == 1:
                 self.graph.equations[operation] = str(args[0]), fixed[0]
@@ -241,6 +251,8 @@ class Tracer(TorchFunctionMode):
             self.graph.score_operands[operation] = tuple(node.index for node in found if node is not None)
         if self.edits.fill_zeros and name in MULTIPLY:
             args = tuple(self._filled_factor(operation, value) for value in args)
+        if self.edits.unrounded and name in ROUNDING:
+            func = torch.clone
         if operation in self.edits.calls:
             self.edits.calls[operation](args, kwargs)
         if weight is not None and is_edited(operation, self.edits):
@@ -452,7 +464,7 @@ class Tracer(TorchFunctionMode):
         beta, alpha = float(kwargs.get("beta", 1)), float(kwargs.get("alpha", 1))
         weight = WeightCall.of("matmul", args[1:3], {}, self.node)
         if weight is not None and self._plain:
-            self.graph.constants[product] = weight.constants(flat)
+            self.graph.constants[product] = self._owned(weight.constants(flat))
         if product in self.edits.calls:
             self.edits.calls[product](args[1:3], {})
         parents = [node for node in map(self.node, args[1:3]) if node is not None]

@@ -85,6 +85,6 @@ def disagreement(
             if (poked in seen) != (query in moved) and poked not in faint.get(query, ()):
                 return (
                     f"whether token {query} depends on token {poked} could not be decided: a small change of it and a "
-                    "large one do not agree"
+                    "large one do not agree (what the input chooses, as by experts, is like this)"
                 )
     return None

@@ -81,6 +81,7 @@ class Edits:
     without_bias: frozenset[Operation] = frozenset()
     calls: Mapping[Operation, Callable[[tuple[Any, ...], dict[str, Any]], None]] = field(default_factory=dict)
     fill_zeros: bool = False  # parameters that are all zero act as if drawn at random
+    unrounded: bool = False  # what is rounded keeps its numbers
     out_of_place: bool = False  # `x += y` makes a new tensor, and the old one keeps its numbers
     last: Operation | None = None  # the pass ends after it: no later one is edited or inspected
 

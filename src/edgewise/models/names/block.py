@@ -60,6 +60,8 @@ def _site(name: str, parts: dict[str, Projection], out: Projection, heads: int |
     head_width = None if heads is None else query.fan_out // heads
     value_width = None if heads is None else out.fan_in // heads
     kv_heads = None if value_width is None else value.fan_out // value_width
+    if heads and key.fan_out == query.fan_out == value.fan_out:  # the output may read more than the values
+        kv_heads = heads
     return AttentionSite(name, query, key, value, out, heads, kv_heads, head_width, tuple(parts.values()))
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from edgewise.arrays import in_double, with_double
 from edgewise.models.names import model_sites as roles
 from edgewise.models.names.model_sites import BlockSite, Projection
-from edgewise.models.names.norm import gain_name, norm_kind
+from edgewise.models.names.norm import FAILURES, gain_name, norm_kind
 from edgewise.models.twin import twin
 from edgewise.models.unwrap import unwrap
 
@@ -88,7 +88,8 @@ def is_set(bias: Tensor) -> bool:
 def norm_gains(model: nn.Module, name: str) -> Tensor:
     """Measure the factor of a norm on each normalized coordinate: half of norm(x) - norm(-x), over x/|x|.
 
-    Gemma stores g - 1, others g; the norm itself knows.
+    Gemma stores g - 1, others g; the norm itself knows. Of one that only multiplies (MobileBERT's): of x itself. Where
+    it does not take rows of features: as stored.
     """
     import torch
     from torch.nn.modules.batchnorm import _BatchNorm
@@ -107,9 +108,13 @@ def norm_gains(model: nn.Module, name: str) -> Tensor:
     centred = x - x.mean() if norm_kind(module) == "layer" else x
     normal = centred / centred.pow(2).mean().sqrt()
     module = twin(module)
-    with torch.no_grad():
-        up, down = (in_double(module(z.to(weight)[None]))[0] for z in (x, -x))
-    return (up - down) / 2 / normal
+    try:
+        with torch.no_grad():
+            up, down, far = (in_double(module(z.to(weight)[None]))[0] for z in (x, -x, 3 * x))
+    except FAILURES:
+        return in_double(weight.detach())
+    grows = float((far - down).norm()) > 1.5 * float((up - down).norm())  # 2 if it is linear, 1 behind a norm
+    return (up - down) / 2 / (x if grows else normal)
 
 
 def one_or_each(gains: Sequence[Gain]) -> float | tuple[float, ...]:
