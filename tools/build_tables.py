@@ -43,11 +43,16 @@ def averages(name: str) -> dict[str, Array]:
     return parts | {"square": square.coefficients, "slope_square": slope_square.coefficients}
 
 
+def bytewise(values: Array) -> Array:
+    """Return the first bytes of all numbers, then the second ones and so on: they compress a fifth better."""
+    return np.moveaxis(np.ascontiguousarray(values)[..., None].view(np.uint8), -1, 0)
+
+
 def write_averages() -> None:
     """Compute the averages of the named activations and write their tables into the package."""
     stored: dict[str, Any] = {}
     for name in SMOOTH:
-        stored |= {f"{name}/{key}": part for key, part in averages(name).items()}
+        stored |= {f"{name}/{key}": bytewise(part) for key, part in averages(name).items()}
     np.savez_compressed(TABLES_FILE, **stored)
     print(f"wrote {TABLES_FILE.name}: {TABLES_FILE.stat().st_size / 1e6:.2f} MB")
 

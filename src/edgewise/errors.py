@@ -6,10 +6,7 @@ import os
 from pathlib import Path
 from types import TracebackType
 
-NO_TORCH = (
-    "this needs torch, which is not installed: pip install torch. `predict`, `describe`, `report` and `explore` of a "
-    "preset or a config run without it."
-)
+NO_TORCH = "this needs torch, which is not installed: pip install torch. `predict`, `explore` do not."
 
 
 class BadInput(ValueError):

@@ -211,8 +211,12 @@ def shipped_splines(name: str) -> tuple[Quintic, Quintic] | None:
 
 @lru_cache(maxsize=4)
 def _stored(name: str) -> dict[str, Array]:
-    with np.load(TABLES_FILE) as file:
-        return {key.partition("/")[2]: file[key] for key in file.files if key.startswith(f"{name}/")}
+    with np.load(
+        TABLES_FILE
+    ) as file:  # the first bytes of all numbers, then the second: they compress better
+        parts = {key: np.moveaxis(file[key], 0, -1) for key in file.files if key.startswith(f"{name}/")}
+    whole = {key: np.ascontiguousarray(each).view(f"<f{each.shape[-1]}") for key, each in parts.items()}
+    return {key.partition("/")[2]: each[..., 0] for key, each in whole.items()}
 
 
 Pair = Callable[[Array, Array], Array]
