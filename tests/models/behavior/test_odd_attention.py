@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 import edgewise
+from edgewise.models.behavior.queries_and_keys import ENTRIES, _heads_by_letters
 from edgewise.models.behavior.read import read
 from edgewise.models.behavior.record import Stack
 
@@ -372,3 +376,12 @@ def test_adding_nothing_does_not_cut_the_stream() -> None:
     torch.manual_seed(0)
     stack = stack_of(nn.Sequential(*(EmptyUpdate(Attention()) for _ in range(3))).eval())
     assert (stack.depth, stack.norm, stack.not_read) == (3, "pre", ())
+
+
+@pytest.mark.parametrize(("width", "heads"), [(16, 2), (40, None), (2 * 9 * 8, 18)])
+def test_windows_beside_heads_are_not_heads(width: int, heads: int | None) -> None:
+    """Of two letters beside the tokens, heads are the one that fills the stream; neither is certain if none does."""
+    queries = torch.randn(ENTRIES, 2, 9, 4, 8)
+    site: Any = SimpleNamespace(traits=SimpleNamespace(heads=None, kv_heads=None, head_width=None))
+    _heads_by_letters(site, "bhwid,bhwjd->bhwij", queries, queries, width)
+    assert site.traits.heads == heads and site.traits.head_width == 8

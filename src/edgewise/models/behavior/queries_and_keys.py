@@ -178,9 +178,14 @@ def _heads_by_letters(site: Site, equation: str, query: Tensor, key: Tensor, str
     entry, heads, width = scores[0], scores[1:-2], [letter for letter in first if letter not in scores]
     folded = sizes[entry] // ENTRIES
     site.traits.head_width = math.prod(sizes[letter] for letter in width)
-    site.traits.heads = _heads_beside(
-        site, folded, math.prod(sizes[letter] for letter in heads), stream_width
-    )
+    axes = [sizes[letter] for letter in heads]
+    site.traits.heads = _heads_beside(site, folded, math.prod(axes), stream_width)
+    if (
+        folded == 1 < len(axes) and math.prod(axes) * site.traits.head_width != stream_width
+    ):  # windows beside heads
+        fills = {size for size in axes if size * site.traits.head_width == stream_width}
+        site.traits.heads = fills.pop() if len(fills) == 1 else None
+        return
     if sizes[entry] % ENTRIES or (folded > 1 and heads):
         site.traits.kv_heads = None
         return
