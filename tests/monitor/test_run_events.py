@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,10 +12,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import edgewise
-from edgewise.monitor.alarm import AlarmKind
+from edgewise.monitor.alarm import Alarm, AlarmKind
 from edgewise.monitor.budget import Clock
 from edgewise.monitor.cause_evidence import Evidence
 from edgewise.monitor.columns import fast_columns
+from edgewise.monitor.examination import PASSED, Examination
 from edgewise.monitor.facts import Custody, GradientProbe, GradientSample, StepFacts
 from edgewise.monitor.hooks import Switch, weights_of
 from edgewise.monitor.run_events import BatchProfiles, RunEvents
@@ -341,3 +343,14 @@ def test_passes_of_a_step_that_grow_and_are_summed() -> None:
         for count in [1] * 10 + [8] * 10:
             seen.step(count)
         assert (seen.summed(factor) is not None) == named
+
+
+@pytest.mark.parametrize(("peak", "scale", "told"), [(0.9, 1.0, False), (2.0, 1.0, True), (2.0, 0.3, False)])
+def test_one_batch_whose_loss_came_back(peak: float, scale: float, told: bool) -> None:
+    """It is an alarm if it cost more than guessing, and its gradient was not clipped."""
+    examination: Any = object.__new__(Examination)
+    examination.evidence = lambda: SimpleNamespace(least=1.4, gradient_scale=scale)
+    examination.profiles, examination._peaks = BatchProfiles(), {46: peak}
+    examination._new_data = lambda *_: None
+    alarm = examination._explained(Alarm(AlarmKind.BAD_BATCH, 46, "", None, 46, "The loss jumped."))
+    assert alarm.cause.startswith(PASSED) != told

@@ -84,6 +84,7 @@ RECOVERED = (
     0.95  # of the loss of knowing nothing: below it a run that was thrown off at first may still learn
 )
 SHORTEST = 100  # steps of a run of which that is said at its end
+FLOOR = 0.02  # of the loss of knowing nothing, below which a network has learned what there is
 WELL = 0.8  # of the first loss: below it the network has learned at its rate
 CLIPPED = 0.95  # of the gradient that arrived is used: it was made smaller
 
@@ -240,8 +241,7 @@ class Examination:
 
     def _still_pending(self) -> list[Detection]:
         """Return what was wrong at the start and still is: a first loss that was too large, and did not soon fall."""
-        losses = self.history.losses
-        outgrown = losses.level() < OUTGROWN * math.exp(min(losses.first, LARGEST))
+        outgrown = self.history.losses.level() < OUTGROWN * math.exp(min(self.history.losses.first, LARGEST))
         pending, self._pending = self._pending, []
         return [] if outgrown else pending
 
@@ -629,13 +629,15 @@ class Examination:
 
     def _explained(self, alarm: Alarm) -> Alarm | None:
         evidence = self.evidence()
-        new = self._new_data(alarm, evidence)
-        if alarm.kind is AlarmKind.BAD_BATCH and (new is None or new.cause.startswith(OUTLIER)):
-            peak = self._peaks.pop(alarm.step, math.inf)
-            if peak < evidence.least or evidence.gradient_scale < CLIPPED:
+        if alarm.kind is AlarmKind.BAD_BATCH:
+            peak, passing = (
+                self._peaks.pop(alarm.step, math.inf),
+                self.profiles.changed(alarm.step, later=True) is None,
+            )
+            if passing and (peak < evidence.least or evidence.gradient_scale < CLIPPED):
                 return replace(alarm, cause=f"{PASSED} had a loss of {peak:.3g}, and the loss came back")
-            return new or alarm
-        if new is not None:
+            return self._new_data(alarm, evidence) or alarm
+        if (new := self._new_data(alarm, evidence)) is not None:
             return new
         if alarm.kind is not AlarmKind.LEFT_PREDICTION:
             known = self.events.explains(states=alarm.kind in STATES)
@@ -650,6 +652,9 @@ class Examination:
         young = alarm.kind is AlarmKind.LOGIT_GROWTH and len(losses) < LONG
         if (young or alarm.kind in MOVEMENTS) and answer.ruled_out and not losses.risen():
             return None  # the steps were tried, and improve the network
+        at_floor = losses.level() < FLOOR * losses.scale and not losses.risen()
+        if alarm.kind in MOVEMENTS and not answer.cause and at_floor:
+            return None  # nothing is left to fall, and weights that wander do no harm
         plateau = alarm.step < PLATEAU and not losses.risen() and "first row" not in alarm.what
         learns = alarm.kind in OF_LEARNING or (alarm.kind is AlarmKind.LOGIT_GROWTH and self._soft())
         if learns and not answer.cause and plateau:  # healthy networks leave it again

@@ -34,7 +34,6 @@ class AttentionPlace:
     output: Projection
     fused_call: bool  # nn.MultiheadAttention: projections happen inside one call, so its input is copied
     dropouts: tuple[float, ...]  # that may act on its entries, as the module and its parts say; 0 among them
-    output_width: int  # of all heads together
 
     @property
     def name(self) -> str:
@@ -338,7 +337,6 @@ def _place(model: nn.Module, block: BlockSite, query_key: QueryKey) -> Attention
         site.output,
         isinstance(module, nn.MultiheadAttention),
         _dropouts(module),
-        site.output.fan_in,
     )
 
 

@@ -471,8 +471,8 @@ class RunEvents:
 
     def _of_breaks(self) -> Explanation | None:
         losses = self.history.losses
+        level = losses.level()
         for each in reversed(self._breaks):
-            level = losses.level() if math.isfinite(losses.level()) else math.inf
             if level > each.level + WORSE * losses.scale:
                 return Explanation(
                     f"the data changed at step {each.step}: {each.what}; before, the loss was {each.level:.3g}, and is "

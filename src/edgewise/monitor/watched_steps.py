@@ -8,7 +8,6 @@ from __future__ import annotations
 import gc
 import inspect
 import math
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -89,7 +88,6 @@ class WatchedSteps:
     """Hooks on a model and on the steps of its optimizers, and what is done at each of them."""
 
     def __init__(self, model: nn.Module, options: WatchOptions, places: Places | None = None) -> None:
-        began = time.perf_counter()
         self._hooks: list[Any] = []
         self.model, self.scaler, self.step, self.error = model, options.scaler, options.first_step, ""
         back_in_shards(model)
@@ -112,7 +110,6 @@ class WatchedSteps:
             self._detach()
             self.said.close()
             raise
-        self.attach_seconds = time.perf_counter() - began
         self.budget = Budget(options.share, self.clock, together=self.ranks.size > 1)
         if self._waiting:
             hook = self.places.model.register_forward_pre_hook(self._see_first, with_kwargs=True)
