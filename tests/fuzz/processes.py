@@ -18,7 +18,7 @@ from tests.fuzz.classes import BYTES, HANG, MEMORY, SECONDS, Ending, attempt
 from tests.fuzz.doors import SETTINGS
 
 SOURCE = Path(__file__).parents[2] / "src"
-NOWHERE = "standard error is closed: the exit code says it"
+NOWHERE = "standard error takes nothing: the exit code says it"
 PATIENCE = 30 * SECONDS  # on the clock, which a busy machine stretches; processor time decides
 
 
@@ -39,7 +39,7 @@ def try_as_process(words: list[str], setting: str = "plain") -> Ending:
         usage = _wait(process)
         for file in (out, err):
             file.seek(0)
-        printed = out.read(), err.read() or (NOWHERE if setting == "closed errors" else "")
+        printed = out.read(), err.read() or (NOWHERE if setting in ("closed errors", "full errors") else "")
     if usage is None or usage.ru_utime + usage.ru_stime > SECONDS:
         return Ending(HANG, f"{words}: {usage}")
     if 1024 * usage.ru_maxrss > BYTES:

@@ -9,6 +9,7 @@ batch before     the batch of the sample before on the same weights: was it this
 from __future__ import annotations
 
 import csv
+import io
 import json
 import math
 import shlex
@@ -141,8 +142,10 @@ def _plain(value: Any) -> Any:
 
 
 def _save(path: Path, value: Any) -> None:
+    content = io.BytesIO()
+    torch.save(value, content)  # into the file, it raises RuntimeError on a full disk
     with whole_file(path) as file:
-        torch.save(value, file)
+        file.write(content.getbuffer())
 
 
 def _write(path: Path, text: str) -> None:
