@@ -236,32 +236,44 @@ def _equivalence(points: Sequence[Point], scale: str, rows: tuple[str, ...]) -> 
     )
 
 
-def _interval(
-    points: Sequence[Point], number: Callable[[Sequence[Point]], float]
-) -> tuple[float, float, float]:
-    """The number with its 95 % interval over starts; their runs are drawn together."""
-    by_start: dict[int, list[Point]] = {}
-    for point in points:
-        by_start.setdefault(point.start, []).append(point)
-    starts, rng = list(by_start.values()), np.random.default_rng(0)
+def _interval(points: Sequence[Point], number: Callable[[np.ndarray], float]) -> tuple[float, float, float]:
+    """A number of some points, by their places, with its 95 % interval over starts; their runs are drawn together."""
+    by_start: dict[int, list[int]] = {}
+    for place, point in enumerate(points):
+        by_start.setdefault(point.start, []).append(place)
+    starts, rng = [np.array(places) for places in by_start.values()], np.random.default_rng(0)
     drawn = [
-        number([p for k in rng.integers(len(starts), size=len(starts)) for p in starts[k]])
+        number(np.concatenate([starts[k] for k in rng.integers(len(starts), size=len(starts))]))
         for _ in range(DRAWS)
     ]
     low, high = np.nanpercentile(drawn, [2.5, 97.5])
-    return number(points), float(low), float(high)
+    return number(np.arange(len(points))), float(low), float(high)
 
 
-def _nearer(points: Sequence[Point]) -> float:
+def _nearer(points: Sequence[Point]) -> Callable[[np.ndarray], float]:
     """Mean loss of the starts within the limit of both edges, less that of the others."""
     angle, gradient, depth, loss = _arrays(points)
     near = np.maximum(np.abs(angle), np.abs(gradient)) * depth < RISKY
-    return float(loss[near].mean() - loss[~near].mean()) if near.any() and not near.all() else math.nan
+
+    def number(places: np.ndarray) -> float:
+        mine, heights = near[places], loss[places]
+        return (
+            float(heights[mine].mean() - heights[~mine].mean()) if mine.any() and not mine.all() else math.nan
+        )
+
+    return number
 
 
-def _correlation(points: Sequence[Point], out: dict[int, float]) -> float:
-    told, loss = np.array([out[id(p)] for p in points]), _arrays(points)[3]
-    return float(pearsonr(told, loss).statistic) if told.std() > 0 and loss.std() > 0 else math.nan
+def _correlation(points: Sequence[Point]) -> Callable[[np.ndarray], float]:
+    """Of the final loss with that of a fit on other starts."""
+    told, loss = fitted(points)[1], _arrays(points)[3]
+
+    def number(places: np.ndarray) -> float:
+        x, y = told[places] - told[places].mean(), loss[places] - loss[places].mean()
+        size = float(np.sqrt((x @ x) * (y @ y)))
+        return float(x @ y) / size if size > 0 else math.nan
+
+    return number
 
 
 def by_group(points: Sequence[Point], scale: str, place: int) -> Claim:
@@ -269,12 +281,10 @@ def by_group(points: Sequence[Point], scale: str, place: int) -> Claim:
     groups: dict[str, list[Point]] = {}
     for point in points:
         groups.setdefault(point.group, []).append(point)
-    found = {}
-    for name, mine in groups.items():
-        out = dict(zip(map(id, mine), fitted(mine)[1], strict=True))
-        found[name] = _interval(
-            mine, _nearer if place == 0 else lambda drawn, out=out: _correlation(drawn, out)
-        )
+    found = {
+        name: _interval(mine, (_nearer if place == 0 else _correlation)(mine))
+        for name, mine in groups.items()
+    }
     own = [row for name, row in found.items() if name.startswith(OWN)]
     said = ", ".join(
         f"{name} {value:+.2f} ({low:+.2f} to {high:+.2f})" for name, (value, low, high) in found.items()

@@ -66,3 +66,16 @@ def test_adam_is_torch_adam() -> None:
     ours = descend(population, start, Adam(0.05), 20).end
     for p, q in zip(ours, theirs, strict=True):
         np.testing.assert_allclose(p, q.detach().numpy(), atol=1e-10)
+
+
+def test_the_tightest_bound_covers_what_it_was_made_from() -> None:
+    """Draws around a known law: 95 % of them below the bound, and the bound within the draws' scatter of the law."""
+    law = load_recipe(FOLDER / "scaling_law.py").module
+    rng = np.random.default_rng(0)
+    t, n = (x.ravel() for x in np.meshgrid(np.arange(20.0), [50.0, 100.0, 200.0]))
+    t, n = np.tile(t, 8), np.tile(n, 8)
+    true = 5 * np.exp(-0.7 * t) + 3 / n
+    error = true * np.exp(0.2 * rng.standard_normal(len(t)))
+    bound = np.exp(law._log_law(law._tightest((t, n, error)), t, n))
+    assert np.mean(error > bound) == pytest.approx(0.05, abs=0.005)
+    assert 1.1 < np.median(bound / true) < 1.7
