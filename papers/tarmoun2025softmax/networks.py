@@ -87,24 +87,14 @@ class AttentionBlock(nn.Module):
         return x + self.mlp(self.second(x))
 
 
-class PostNormBlock(AttentionBlock):
-    """The original block: the norm stands after the sum."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = self.first(x + self.attend(x))
-        return self.second(x + self.mlp(x))
-
-
 class Transformer(nn.Module):
     """16 patches of 2x2, two blocks of width 32 with 4 heads, mean over tokens."""
 
-    def __init__(
-        self, width: int = 32, heads: int = 4, depth: int = 2, block: type[AttentionBlock] = AttentionBlock
-    ) -> None:
+    def __init__(self, width: int = 32, heads: int = 4, depth: int = 2) -> None:
         super().__init__()
         self.embed = nn.Conv2d(1, width, 2, 2)
         self.positions = nn.Parameter(0.02 * torch.randn(16, width))
-        self.blocks = nn.Sequential(*(block(width, heads) for _ in range(depth)))
+        self.blocks = nn.Sequential(*(AttentionBlock(width, heads) for _ in range(depth)))
         self.readout = nn.Sequential(nn.LayerNorm(width), nn.Linear(width, 10))
 
     def forward(self, x: Tensor) -> Tensor:
