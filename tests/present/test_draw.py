@@ -11,8 +11,8 @@ from matplotlib.figure import Figure
 
 from edgewise.nouns.card import Curve, Panel
 from edgewise.nouns.verdict import Exponent
-from edgewise.present.depth_curves import _second_half
 from edgewise.present.draw import PANEL_HEIGHT, ROLES, _plain_if_short, draw_sheet
+from edgewise.present.figures import _second_half
 
 X = np.array([0.0, 1.0, 2.0])
 

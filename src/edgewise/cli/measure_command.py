@@ -153,7 +153,7 @@ class Measurement:
 
     def draw(self, path: Path) -> None:
         """Draw theory as lines, measurement as points."""
-        from edgewise.present.depth_curves import beside
+        from edgewise.present.figures import beside
 
         beside(self.trace, self.verdict, None if self.theory is None else self.theory[0]).save(path)
 

@@ -1,4 +1,4 @@
-"""What is said about one result, written once: the words and numbers that every renderer shows; a figure as data.
+"""What is said about one result, written once: the words and numbers that every renderer shows.
 
 A panel is one pair of axes as plain numbers: curves, maps, arrows and markers. Shapes: m points on a curve; a map is
 (ny, nx) over x (nx) and y (ny); arrows are (my, mx).
@@ -7,15 +7,11 @@ A panel is one pair of axes as plain numbers: curves, maps, arrows and markers. 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from edgewise.arrays import Array
 from edgewise.files import Document
 from edgewise.nouns.verdict import Outcome
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 
 @dataclass(frozen=True, eq=False)
@@ -163,34 +159,3 @@ class Card:
             **{name: list(getattr(self, name)) for name in lists},
             "tables": [table.json() for table in self.tables],
         }
-
-
-@dataclass(frozen=True, eq=False)
-class Sheet:
-    """A whole figure: panels side by side (or `columns` to a row), a headline above, the scale stated below."""
-
-    title: str
-    panels: tuple[Panel, ...]
-    scale: str = ""
-    columns: int | None = None
-
-    def curve(self, panel: int, label: str) -> Curve:
-        """Return the curve of that label, for reading numbers back."""
-        return next(curve for curve in self.panels[panel].curves if curve.label == label)
-
-    def draw(self) -> Figure:
-        """Return a matplotlib figure, without touching pyplot's global state."""
-        from edgewise import present
-
-        return present.draw_sheet(self.title, self.panels, self.scale, self.columns)
-
-    def save(self, path: str | Path) -> Path:
-        """Write a .png, .svg or .pdf, whole or not at all."""
-        from edgewise import present
-
-        return present.save_figure(self.draw(), present.check_path(path))
-
-    def _repr_png_(self) -> bytes:
-        from edgewise import present
-
-        return present.figure_png(self.draw())

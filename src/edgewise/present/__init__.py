@@ -10,13 +10,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from edgewise.nouns.card import Arrows, Card, Curve, Dots, Map, Marker, Panel, Sheet
-    from edgewise.present.cards import as_figure, card_of
-    from edgewise.present.depth_curves import beside, depth_profile, overlap
+    from edgewise.nouns.card import Arrows, Card, Curve, Dots, Map, Marker, Panel
+    from edgewise.present.cards import card_of
     from edgewise.present.draw import check_path
-    from edgewise.present.draw import draw_sheet as draw_sheet
-    from edgewise.present.draw import figure_png as figure_png
-    from edgewise.present.draw import save_figure as save_figure
+    from edgewise.present.figures import Sheet, as_figure, beside, depth_profile, finite_limit, overlap
     from edgewise.present.html import as_html
     from edgewise.present.html_report import write_plan as write_plan
     from edgewise.present.html_report import write_proof as write_proof
@@ -25,7 +22,6 @@ if TYPE_CHECKING:
     from edgewise.present.plan_card import proof_sheet as proof_sheet
     from edgewise.present.planes import (
         Relief,
-        finite_limit,
         landscape,
         landscape_line,
         perceptron_plane,
@@ -45,29 +41,26 @@ _HOMES = {
     "Marker": "nouns.card",
     "Panel": "nouns.card",
     "Relief": "present.planes",
-    "Sheet": "nouns.card",
-    "as_figure": "present.cards",
+    "Sheet": "present.figures",
+    "as_figure": "present.figures",
     "as_html": "present.html",
     "as_text": "present.text",
-    "beside": "present.depth_curves",
+    "beside": "present.figures",
     "block_numbers": "present.json_documents",
     "card_of": "present.cards",
     "check_path": "present.draw",
     "comparison": "present.json_documents",
-    "depth_profile": "present.depth_curves",
-    "draw_sheet": "present.draw",
-    "figure_png": "present.draw",
-    "finite_limit": "present.planes",
+    "depth_profile": "present.figures",
+    "finite_limit": "present.figures",
     "landscape": "present.planes",
     "landscape_line": "present.planes",
     "learning_rates": "present.rate_card",
     "measurement": "present.json_documents",
-    "overlap": "present.depth_curves",
+    "overlap": "present.figures",
     "perceptron_plane": "present.planes",
     "phase_diagram": "present.planes",
     "prediction": "present.json_documents",
     "proof_sheet": "present.plan_card",
-    "save_figure": "present.draw",
     "vector_field": "present.planes",
     "write_plan": "present.html_report",
     "write_proof": "present.html_report",

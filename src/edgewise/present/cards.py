@@ -13,7 +13,7 @@ import edgewise.present.wording as wording
 from edgewise.audit.finding import AuditFinding, AuditSeverity, NotAudited
 from edgewise.errors import BadInput
 from edgewise.nouns.architecture import PERCEPTRON_KNOBS, Architecture, Perceptron, transformer
-from edgewise.nouns.card import Card, CardTable, Curve, Panel, Sheet
+from edgewise.nouns.card import Card, CardTable, Curve, Panel
 from edgewise.nouns.knobs import KNOBS
 from edgewise.nouns.trace import Trace
 from edgewise.nouns.verdict import Outcome, Verdict
@@ -348,13 +348,3 @@ def audit_card(audit: Sequence[AuditFinding]) -> Card:
         source="weights",
         sentences=tuple(map(_sentence, audit)),
     )
-
-
-def as_figure(card: Card) -> Sheet:
-    """Return the card as a figure: its panels below the answer, its sentences at the foot."""
-    if not card.figures:
-        raise BadInput(
-            f"this card has no numbers to draw: {card.title}. Its text is edgewise.present.as_text(card)."
-        )
-    title = f"{card.title}: {card.answer}" if card.answer else card.title
-    return Sheet(title, card.figures, "\n".join((*card.warnings, *card.sentences)), min(len(card.figures), 3))

@@ -9,10 +9,11 @@ from pathlib import Path
 
 import numpy as np
 
-from edgewise.nouns.card import Card, CardTable, Curve, Line, Panel, Sheet
+from edgewise.nouns.card import Card, CardTable, Curve, Line, Panel
 from edgewise.nouns.verdict import Outcome, Verdict
 from edgewise.present import text as screen
 from edgewise.present import wording
+from edgewise.present.figures import Sheet
 from edgewise.present.text import INDENT
 from edgewise.present.wording import group, whole_sentence
 from edgewise.repair.plan import Change, Plan, TotalChanges, by_pattern, spell, spread_of

@@ -9,7 +9,7 @@ import json
 import math
 import re
 import textwrap
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
@@ -21,7 +21,8 @@ from edgewise.arrays import Array
 from edgewise.errors import BadInput
 from edgewise.files import Document, json_values, whole_file
 from edgewise.nouns.architecture import Perceptron
-from edgewise.nouns.card import Arrows, Curve, Map, Marker, Panel, Sheet
+from edgewise.nouns.card import Arrows, Curve, Map, Marker, Panel
+from edgewise.present.figures import Sheet, finite_limit
 from edgewise.theory.averages.activation_averages import activation
 from edgewise.theory.perceptron.edge_of_chaos import boundary, length_fixed_point
 from edgewise.theory.perceptron.maps import summary
@@ -431,9 +432,3 @@ def _data(name: str, plane: Plane) -> Document:
         "axes": list(plane.names),
         "note": str(plane.roughness),
     }
-
-
-def finite_limit(values: Sequence[Array], share: float = 98.0) -> float:
-    """Return a color limit that a few extreme points do not spoil: a percentile of the finite sizes."""
-    sizes = np.concatenate([np.abs(array[np.isfinite(array)]) for array in values])
-    return float(np.percentile(sizes, share)) if sizes.size and sizes.max() > 0 else 1.0

@@ -7,8 +7,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from edgewise.nouns.card import Card, CardTable, Curve, Panel, Sheet
+from edgewise.nouns.card import Card, CardTable, Curve, Panel
 from edgewise.nouns.verdict import Outcome
+from edgewise.present.figures import Sheet
 from edgewise.present.wording import whole_sentence
 from edgewise.rehearsal.prospect import Outlook, Prospect, outlook
 from edgewise.rehearsal.rate import Rate, Rehearsal, cost, edge, format_rate, own
