@@ -114,13 +114,9 @@ def _gap(name: str, measured: Array, predicted: Array, theory: Trace) -> TraceGa
         values = (np.exp(x) if name == "gradient" else x for x in (measured, predicted))
         first, second = (float(x[block]) for x in values for block in [int(size.argmax())])
     flat, scatter = LIMITS[name]
-    limit = flat + scatter * math.sqrt(2 * theory.depth / _width(theory))
+    assert theory.architecture is not None
+    limit = flat + scatter * math.sqrt(2 * theory.depth / theory.architecture.width)
     return TraceGap(name, int(size.argmax()), first, second, float(size.max()), limit)
-
-
-def _width(trace: Trace) -> int:
-    assert trace.architecture is not None
-    return trace.architecture.width
 
 
 def departure(measured: Trace, theory: Trace) -> str:
