@@ -233,7 +233,11 @@ def copies(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
         for names in groups.values()
         if len(names) > 1 and torch.equal(evidence.matrices[names[0]], evidence.matrices[names[1]])
     ]
-    heads = {evidence.names[id(m.weight)][0] for m in evidence.model.modules() if isinstance(m, nn.Linear)}
+    heads = {
+        evidence.names.get(id(m.weight), [""])[0]
+        for m in evidence.model.modules()
+        if isinstance(m, nn.Linear)
+    }
     parted = [t for t in twins if set(t) & evidence.tables and set(t) & heads]
     if parted:
         yield warning(
