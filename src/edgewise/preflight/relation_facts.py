@@ -160,8 +160,7 @@ def terms_of_two_sizes(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
     over.
 
     Threshold: the gradient of each sample shrinks at one output, as that of a mean does, and stays at another, as that
-    of a sum does (1 % of the other at most).
-    Cannot decide: both at one output, as in contrasts of all pairs.
+    of a sum does (1 % of the other at most). Cannot decide: both at one output, as in contrasts of all pairs.
     """
     terms = _replays(evidence).terms
     if not terms:

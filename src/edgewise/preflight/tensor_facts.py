@@ -233,11 +233,8 @@ def copies(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
         for names in groups.values()
         if len(names) > 1 and torch.equal(evidence.matrices[names[0]], evidence.matrices[names[1]])
     ]
-    heads = {
-        evidence.names.get(id(m.weight), [""])[0]
-        for m in evidence.model.modules()
-        if isinstance(m, nn.Linear)
-    }
+    linear = [id(m.weight) for m in evidence.model.modules() if isinstance(m, nn.Linear)]
+    heads = {name for own in linear for name in evidence.names.get(own, ())}
     parted = [t for t in twins if set(t) & evidence.tables and set(t) & heads]
     if parted:
         yield warning(
