@@ -172,8 +172,6 @@ def loss_domain(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
                 f"it goes from {low:.3g} to {high:.3g} as the readout speaks louder: raw outputs where probabilities, "
                 f"variances or rates (sigmoid, softmax, softplus, exp) are expected?",
                 "give the loss what its formula takes: dice and IoU take probabilities, densities positive scales",
-                low=low,
-                high=high,
             )
             return
 
