@@ -18,7 +18,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -28,7 +28,7 @@ from torch.utils._pytree import tree_leaves
 
 from edgewise.arrays import in_double
 from edgewise.errors import BadInput
-from edgewise.files import json_values, read_text, whole_file
+from edgewise.files import Document, json_values, read_text, whole_file
 from edgewise.landscape.evaluation import Batch, Loss, loss_of
 from edgewise.models.inputs import HEADS, default_batch
 from edgewise.models.state import back_in_shards, is_sharded, preserved
@@ -253,7 +253,7 @@ class ModelCopies:
 
     @contextmanager
     def _in_place(self) -> Iterator[tuple[nn.Module, Optimizer]]:
-        gathered: list[object] = [module for module in self.bare.modules() if is_sharded(module)]
+        gathered: list[Any] = [module for module in self.bare.modules() if is_sharded(module)]
         # after a pass without a backward one, whole weights stand in the place of their shards
         for module in gathered:
             module.reshard()
@@ -356,7 +356,8 @@ class KeptRehearsals:
     """Finished rehearsals in a file, by rate and seed, so that an interrupted search is continued."""
 
     def __init__(self, path: Path | None, identity: list[object]) -> None:
-        self.path, self.identity, self.rows = path, identity, {}
+        self.path, self.identity = path, identity
+        self.rows: Document = {}
         if path is None or not path.exists():
             return
         try:
@@ -398,8 +399,9 @@ def rehearse(
     continued  says at the end, and half of the steps later each time, whether the same training is continued
     """
     torch.manual_seed(plan.seed)  # dropout is the same for every rate
-    rates, losses, moments = Rates(optimizer), [], []
-    stream, change = start.stream, None
+    rates, stream, change = Rates(optimizer), start.stream, None
+    losses: list[float] = []
+    moments: list[Moment] = []
     while True:
         done = len(losses) + 1
         rates.set(plan.rate(rate, done - 1))
