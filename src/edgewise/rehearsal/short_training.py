@@ -356,8 +356,7 @@ class KeptRehearsals:
     """Finished rehearsals in a file, by rate and seed, so that an interrupted search is continued."""
 
     def __init__(self, path: Path | None, identity: list[object]) -> None:
-        self.path, self.identity = path, identity
-        self.rows: Document = {}
+        self.path, self.identity, self.rows = path, identity, Document()
         if path is None or not path.exists():
             return
         try:
@@ -400,8 +399,7 @@ def rehearse(
     """
     torch.manual_seed(plan.seed)  # dropout is the same for every rate
     rates, stream, change = Rates(optimizer), start.stream, None
-    losses: list[float] = []
-    moments: list[Moment] = []
+    losses, moments = list[float](), list[Moment]()
     while True:
         done = len(losses) + 1
         rates.set(plan.rate(rate, done - 1))
