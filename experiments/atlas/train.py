@@ -61,7 +61,7 @@ def siblings(case: dict[str, Any], until: int = TARGET_STEP, longest: int = LONG
     rate, target = case["rates"][best], _last(sound[best])
     others = []
     for start in case["starts"][1:]:
-        runs = _raced([_run(case, task, start, r, longest) for r in (rate, rate / LOWER)], target)
+        runs = raced(case, task, start, (rate, rate / LOWER), target, longest=longest)
         others.append({"start": start, "runs": [_rounded(run) for run in runs]})
     return {
         "constant": _digits(task.constant),
@@ -84,8 +84,20 @@ def _digits(value: float) -> float | None:
     return float(f"{value:.4g}") if math.isfinite(value) else None
 
 
-def _raced(runs: list[Iterator[float]], target: float) -> list[list[float]]:
-    """Test losses of runs side by side, which end when one is at the target: later steps of others say nothing."""
+def raced(
+    case: dict[str, Any],
+    task: Data,
+    start: list[Any],
+    rates: tuple[float, ...],
+    target: float,
+    weights: dict[str, Tensor] | None = None,
+    longest: int = LONGEST,
+) -> list[list[float]]:
+    """Test losses of runs side by side, which end when one is at the target: later steps of others say nothing.
+
+    `weights` are loaded in place of those of the start.
+    """
+    runs = [_run(case, task, start, rate, longest, weights) for rate in rates]
     losses: list[list[float]] = [[] for _ in runs]
     while True:
         steps = [next(run, None) for run in runs]
@@ -95,9 +107,18 @@ def _raced(runs: list[Iterator[float]], target: float) -> list[list[float]]:
             return losses
 
 
-def _run(case: dict[str, Any], task: Data, start: list[Any], rate: float, steps: int) -> Iterator[float]:
+def _run(
+    case: dict[str, Any],
+    task: Data,
+    start: list[Any],
+    rate: float,
+    steps: int,
+    weights: dict[str, Tensor] | None = None,
+) -> Iterator[float]:
     """Yield the test loss before the first step and after every tenth, until the run diverged."""
     model = build(case, task, start)
+    if weights is not None:
+        model.load_state_dict(weights)
     optimizers = _optimizers(model, case["optimizer"], rate)
     first = last = _test(model, task)
     yield first
