@@ -28,6 +28,7 @@ import torch
 from torch import nn
 
 import edgewise
+from edgewise.audit.finding import AuditSeverity
 from edgewise.errors import BadInput
 
 from . import report, run, train
@@ -38,7 +39,9 @@ RESULTS = Path(__file__).parent / "results"
 
 def repaired(model: nn.Module, batch: tuple[torch.Tensor, ...]) -> bool:  # noqa: ARG001
     """Run the lines of the audit's errors and warnings; return whether there are any."""
-    found = [f for f in edgewise.audit_initialization(model) if f.repair and str(f.severity) != "note"]
+    found = [
+        f for f in edgewise.audit_initialization(model) if f.repair and f.severity is not AuditSeverity.NOTE
+    ]
     for finding in found:
         exec(finding.repair, {"model": model, "torch": torch, "nn": nn, "edgewise": edgewise})
     return bool(found)
