@@ -1,6 +1,7 @@
 """Fit the expected slowdown on the trained atlas, say how well it does on families left out, write the shipped table.
 
     python -m experiments.atlas.forecast [--write]
+    python -m experiments.atlas.forecast --blind     # the list that is kept apart, by a fit on all of the others
 
 Each stage has a few constants: a linear form of parts that are never negative, with weights that are never negative,
 so that a worse part is never a better start. What never arrives within 500 steps counts as `LONGEST`. A family is
@@ -216,15 +217,35 @@ def table(every: Sequence[Row]) -> dict[str, Any]:
     }
 
 
-def lines(every: Sequence[Row]) -> list[str]:
-    """Say how the stages do, beside rules that need no fit."""
+def probabilities(every: Sequence[Row], stage: str) -> str:
+    """How well the probability of a stage holds: Brier score beside that of the base rate, and the firm words."""
+    arrives = np.array([not row["never"] for row in every], float)
+    chance = np.array([1 - row["rules"][f"probability of {stage}"] for row in every])
+    sure, lost = arrives[chance >= 0.75], arrives[chance <= 0.25]
+    brier, base = np.mean((chance - arrives) ** 2), arrives.mean() * (1 - arrives.mean())
+    return (
+        f"probability of {stage}: Brier {brier:.3f} (base rate {base:.3f}); "
+        f"{int(sure.sum())} of {len(sure)} from 75 % on arrive, {int(lost.sum())} of {len(lost)} up to 25 %"
+    )
+
+
+def lines(every: Sequence[Row], fit_on: Sequence[Row] = ()) -> list[str]:
+    """Say how the stages do, beside rules that need no fit; on families left out, or by a fit on other shapes."""
     count, (limit, pairs) = len({row["shape"] for row in every}), seeds(every)
-    said = [f"{len(every)} starts of {count} shapes; two seeds of {pairs} shapes rank alike by {limit:.2f}"]
+    never = sum(row["never"] for row in every)
+    said = [
+        f"{len(every)} starts of {count} shapes, {never} never arrive; "
+        f"two seeds of {pairs} shapes rank alike by {limit:.2f}"
+    ]
     for stage in STAGES:
-        numbers = scores(every, stage)
+        chosen = known(every, stage)
+        form = fitted(known(fit_on, stage), stage) if fit_on else None
+        numbers = judged(chosen, forecast(form, chosen, stage)) if form else scores(every, stage)
         said.append(f"{stage:<24}" + "  ".join(f"{name} {value:.3g}" for name, value in numbers.items()))
     always = judged(every, np.zeros(len(every)))
     said.append(f"{'always 1':<24}" + "  ".join(f"{name} {value:.3g}" for name, value in always.items()))
+    for stage in ("predict", "measure"):
+        said.append(probabilities(every, stage))
     for rule in every[0]["rules"]:
         rank, _ = within(every, lambda k, rule=rule: every[k]["rules"][rule])
         dead = [row["never"] for row in every]
@@ -238,9 +259,10 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--write", action="store_true", help="write the table that judge reads")
+    parser.add_argument("--blind", action="store_true", help="judge the list that is kept apart")
     options = parser.parse_args()
     every = rows()
-    print("\n".join(lines(every)))
+    print("\n".join(lines(rows(blind=True), fit_on=every) if options.blind else lines(every)))
     if options.write:
         path = Path(edgewise.judgement.__file__).parent / SLOWDOWN_TABLE
         path.write_text(json.dumps(table(every), indent=2) + "\n")
