@@ -23,8 +23,10 @@ from scipy.stats import spearmanr
 from sklearn.linear_model import LinearRegression
 from sklearn.metrics import roc_auc_score
 
+import edgewise
 import edgewise.judgement
-from edgewise.judgement.outcome import LONGEST, SLOWDOWN_TABLE, StartParts
+from edgewise.errors import BadInput
+from edgewise.judgement.outcome import LONGEST, SIZES, SLOWDOWN_TABLE, StartParts
 from edgewise.nouns.trace import FirstLoss
 
 from . import report, run, train
@@ -209,12 +211,28 @@ def table(every: Sequence[Row]) -> dict[str, Any]:
         "networks": len(chosen),
         "never": sum(row["never"] for row in chosen),
         "shapes": len({row["shape"] for row in chosen}),
-        "range": {
-            "blocks": [min(row["depth"] for row in chosen), max(row["depth"] for row in chosen)],
-            "tokens": [min(row["tokens"] for row in chosen), max(row["tokens"] for row in chosen)],
-        },
+        "range": _range({row["shape"] for row in chosen}),
         "stages": stages,
     }
+
+
+def _range(counted: set[str]) -> dict[str, list[Any]]:
+    """What the sound networks of these shapes are like, by their descriptions."""
+    found: dict[str, set[Any]] = {}
+    for shape in train.shapes():
+        if run.name(shape) not in counted:
+            continue
+        task = train.data(shape["task"], shape["tokens"])
+        batch = next(task.batches(shape["batch"], shape["seed"]))
+        try:
+            described = edgewise.describe(train.build(shape, task, shape["starts"][0]), (batch[0],))
+        except BadInput as error:
+            print(f"{run.name(shape)} is not described: {error}")
+            continue
+        for name in ("depth", "tokens", "norm", "norm_kind", "activation"):
+            found.setdefault(name, set()).add(getattr(described, name))
+    sizes = {name: [min(found[name]), max(found[name])] for name in SIZES}
+    return sizes | {name: sorted(map(str, values)) for name, values in found.items() if name not in SIZES}
 
 
 def probabilities(every: Sequence[Row], stage: str) -> str:

@@ -19,9 +19,9 @@ from edgewise.judgement.outcome import (
     CERTAIN,
     RiskScore,
     band,
-    calibration,
     chance,
     score_of,
+    tried,
     why_open,
     written_by_attention,
 )
@@ -125,7 +125,7 @@ def test_words_begin_at_three_to_one() -> None:
 
 
 def test_a_probability_is_open_where_nothing_follows_from_it() -> None:
-    deepest = calibration()["range"]["depth"][1]
+    deepest = tried()["depth"][1]
 
     def open_at(low: float, high: float, depth: int = DEPTH, followed: bool = True) -> str:
         made = trace()

@@ -37,7 +37,7 @@ from edgewise.explorer.requests import (
 )
 from edgewise.files import Document
 from edgewise.judgement.grid import judged_diagram
-from edgewise.judgement.outcome import OUTCOME_BANDS, calibration
+from edgewise.judgement.outcome import OUTCOME_BANDS, tried
 from edgewise.models.describe import describe
 from edgewise.nouns.architecture import Architecture
 from edgewise.nouns.knobs import KNOBS
@@ -386,7 +386,7 @@ class LimitRequest(FixesRequest):
 
 def depth_answer(wanted: DepthRequest) -> Document:
     """Return the share at each depth, with its range and the outcome."""
-    low, high = calibration()["range"]["depth"]
+    low, high = tried()["depth"]
     _check_work(read(wanted.source), sum(wanted.depths))
     rows = [_row(wanted, each) for each in wanted.depths]
     deepest = DEEPEST if read(wanted.source).symmetric else DEEPEST_WITH_POSITIONS
@@ -456,7 +456,7 @@ def depth_limit(wanted: LimitRequest) -> Document:
         else:
             above = rows[-1]["depth"]
     after = _row(wanted, above) if above is not None else None
-    sentence, deepest = _sentence(trains, after), calibration()["range"]["depth"][1]
+    sentence, deepest = _sentence(trains, after), tried()["depth"][1]
     if (trains or 0) > deepest:
         sentence += (
             f" The record has no network of more than {deepest} blocks: there the share is extrapolated."

@@ -57,6 +57,8 @@ TABLE = "probability.json"
 ALIKE = {"gelu_tanh": "gelu"}  # the same function to three digits
 # by readout: one label per token, or per sequence
 CURVES = {"token": "token", "pooled": "pooled", "class": "pooled"}
+SIZES = ("depth", "tokens")
+NEAR = 1.1  # times the largest size that was tried is not outside of it
 CERTAIN = 1e-3  # no record is long enough for more certainty than this
 
 
@@ -222,14 +224,28 @@ def curve_at(exponents: Array | float, forgetting: Array | float, constants: Map
     return np.asarray(np.clip(1 / (1 + np.exp(np.clip(risk, -700, 700))), CERTAIN, 1 - CERTAIN))
 
 
+@cache
+def tried() -> Document:
+    """Return what the networks were like that were trained for either table: sizes from least to most, and kinds.
+
+    The probability is fitted on the first and held on the second (research/forecast.md).
+    """
+    tables = (calibration()["range"], slowdown_table()["range"])
+    both = {name: [value for table in tables for value in table[name]] for name in tables[0]}
+    return {
+        name: [min(values), max(values)] if name in SIZES else sorted(set(values))
+        for name, values in both.items()
+    }
+
+
 def outside(trace: Trace) -> Iterator[str]:
     """In which ways a network is unlike those that were trained, one phrase each."""
-    ranges, network = calibration()["range"], trace.architecture
+    ranges, network = tried(), trace.architecture
     sizes = {"depth": trace.depth} | ({"tokens": network.tokens} if isinstance(network, Architecture) else {})
     units = {"depth": "layers" if isinstance(network, Perceptron) else "blocks", "tokens": "tokens"}
     for name, value in sizes.items():
         low, high = ranges[name]
-        if not low <= value <= high:
+        if not low / NEAR <= value <= high * NEAR:
             yield f"{value} {units[name]} (those had {low} to {high})"
     if not trace.readout and trace.decisive_readout == "own":
         yield "how it is read out is not known, taken as one label per token"
@@ -312,7 +328,7 @@ def expected(score: RiskScore, trace: Trace) -> Slowdown | None:
     low, high = (min(math.exp(log + constants[end]), LONGEST) for end in ("low", "high"))
     costs = {name: constants[name] * size for name, size in asdict(parts).items()}
     worst = max(costs, key=lambda name: costs[name])
-    (shallow, deep), (short, long) = (table["range"][name] for name in ("blocks", "tokens"))
+    (shallow, deep), (short, long) = (table["range"][name] for name in ("depth", "tokens"))
     tried = f"{table['networks']} networks of {shallow} to {deep} blocks and {short} to {long} tokens"
     cause = CAUSES[worst] if log >= math.log(NAMED) and costs[worst] > 0 else ""
     assert score.added is not None
@@ -352,7 +368,7 @@ def outcome_of(probability: Probability, slowdown: Slowdown | None = None) -> Ou
 def why_open(probability: Probability, trace: Trace) -> str:
     """Say why a probability decides nothing; empty if it decides."""
     low, high = probability.low, probability.high
-    deepest = calibration()["range"]["depth"][1]
+    deepest = tried()["depth"][1]
     if band(low) is Outcome.FAILS and band(high) is Outcome.TRAINS:
         missing = "no gradient was followed, so " if trace.log_gradient is None else ""
         return f"{missing}the probability may be anything from {low:.0%} to {high:.0%}"
