@@ -2,7 +2,7 @@
 
 Each branch is to add the share s^2 of the stream's mean square, s the largest at which neither total exceeds the
 limit: the exponents of a block are O(s^2) and vanish together only as s does [Cowsik 2024]. Queries and keys, and with
-them the scale of the scores, stay as they are; so do embeddings and readout.
+them the scale of the scores, stay as they are, unless one key takes all; so do embeddings and readout.
 
 Attention: V and O together w = s skip sqrt(q) / (multiplier sqrt(q_in)); MLP: sqrt(E phi^2) and W_2 likewise. Both
 matrices of a branch get about sqrt(w), as in DeepNorm [Wang 2022]: an optimizer's step in either then moves the branch
@@ -46,6 +46,7 @@ CAP = 1.0  # a branch beside a whole skip is never given a gain above this
 LEAST = 0.25  # nor a matrix inside one below this
 MOST = 4.0  # or, if it carries the stream, above that
 ALMOST_LINEAR = 0.3  # gain at which tanh changes angles by little over tens of layers
+SHARP = 1.2  # times sqrt(2 ln n): scores of a wider spread are those of `check`'s sharp attention
 BAND = (0.25, 4.0)  # gates are left alone within this, and set to gain one outside
 
 
@@ -70,17 +71,18 @@ def plan_by_theory(
     if tables:
         start = (1.0, start[1] if start else 0.0)
     redraws = redraws_of_copies(recognized, exclusions, notes)
+    softer = _soft_scores(recognized, start, exclusions) if goal == "critical" else []
     biases: tuple[Change, ...] = ()
     if goal != "critical":
         pairs = scheme_changes(recognized, exclusions, goal)
         notes.append(SCHEMES[goal].note(architecture.depth))
         expected = predicted_totals(with_changes(recognized, pairs, SCHEMES[goal].zero_biases), start)
         biases = bias_changes(recognized, exclusions) if SCHEMES[goal].zero_biases else ()
-    elif before.worst <= limit + TOLERANCE and not redraws and not tables:
+    elif before.worst <= limit + TOLERANCE and not redraws and not tables and not softer:
         pairs, expected = [], before
     else:
         pairs, expected = _critical_changes(
-            recognized, redraws, exclusions, limit, start, draw or "orthogonal"
+            recognized, _merge(redraws, softer), exclusions, limit, start, draw or "orthogonal"
         )
         biases = bias_changes(recognized, exclusions)
     changes = (*tables, *(change for _, change in pairs), *biases)
@@ -141,6 +143,27 @@ def _critical_changes(
     search = GainSearch(totals, recognized.architecture.depth, EVALUATIONS)
     x = largest_within(search, limit, guess=math.log(1.5 * limit / recognized.architecture.depth) / 2)
     return at(x), search.at(x)
+
+
+def _soft_scores(recognized: Recognized, start: tuple[float, float] | None, exclusions: Exclusions) -> Pairs:
+    """Queries and keys of blocks whose scores are so large that one key takes all, at scores of standard deviation one.
+
+    Beyond sqrt(2 ln n) the largest of n scores decides [Giorlandino 2025], and the gradient of what decides is zero.
+    """
+    architecture = recognized.architecture
+    if architecture.qk_norm or architecture.tokens < 2:
+        return []
+    size = 1.0 if architecture.norm != "none" or start is None else start[0]
+    most = SHARP * math.sqrt(2 * math.log(architecture.tokens))
+    pairs: Pairs = []
+    for place in recognized.places():
+        if place.role not in ("query", "key") or not place.described or not allowed(place, exclusions):
+            continue
+        spread, old = _of_block(architecture, "score_gain", place.block) * size, recognized.old_std(place)
+        if old and spread > most:
+            reason = f"scores of standard deviation {spread:.2g} leave all weight to one of {architecture.tokens} keys"
+            pairs.append((place, Change(place.matrix, old, old / math.sqrt(spread), "normal", reason)))
+    return pairs
 
 
 def _merge(first: Pairs, second: Pairs) -> Pairs:
