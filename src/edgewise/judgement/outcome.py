@@ -267,7 +267,7 @@ SLOWDOWN_TABLE = "slowdown.json"
 ENOUGH = {"token": 1.0, "pooled": 8.0}
 LEAST = 1e-2
 LOUDEST = 10.0  # a risk beyond this one changes nothing either
-NAMED = 1.25  # times the steps of a sound start, from which on what costs the most is named
+NAMED = 1.2  # times the steps of a sound start, from which on what costs the most is named
 CAUSES = {
     "quiet": "its blocks add little to the stream and have to grow first",
     "full": "its blocks write over what the stream carries",

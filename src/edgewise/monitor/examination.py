@@ -582,10 +582,9 @@ class Examination:
             return []
         with self._apart():
             evidence = self.evidence()
-            known = trials.label_information(evidence)
-            if (known is not None and known > trials.INFORMED) or (
-                known is None and not (last and self._calm())
-            ):
+            known, recent = trials.label_information(evidence), losses.last(LONG)
+            calm = len(recent) == LONG and float(recent.std()) < CALM
+            if (known is not None and known > trials.INFORMED) or (known is None and not (last and calm)):
                 return []
             answer = trials.of_symptom(AlarmKind.NOT_LEARNING, evidence)
             if answer.cause or last or step >= LOOKS[1]:
@@ -640,9 +639,9 @@ class Examination:
         if (new := self._new_data(alarm, evidence)) is not None:
             return new
         if alarm.kind is not AlarmKind.LEFT_PREDICTION:
-            known = self.events.explains(states=alarm.kind in STATES)
-            if known is not None:
-                return replace(alarm, cause=known.cause, advice=known.advice)
+            event = self.events.explains(states=alarm.kind in STATES)
+            if event is not None:
+                return replace(alarm, cause=event.cause, advice=event.advice)
         answer, losses = trials.of_symptom(alarm.kind, evidence), self.history.losses
         recovers = answer.tried and alarm.step < LOOKS[0] and losses.level() < RECOVERED * evidence.least
         if alarm.kind in STATES and (not answer.cause or recovers) and not self._gone(alarm):
