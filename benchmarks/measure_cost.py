@@ -12,9 +12,9 @@ import torch
 from benchmarks.clock import Task, interleaved
 from benchmarks.report import Findings, Goal, Table, Tell
 from edgewise.models.inputs import default_batch
+from edgewise.probe import observation
 from edgewise.probe.geometry import separation
 from edgewise.probe.measure import measure
-from edgewise.probe.observation import forget
 from edgewise.probe.subjects import Measurable, seeded, subject
 from tests.support.memory import BLOCK_MEGABYTES, streamed_peaks
 
@@ -108,7 +108,7 @@ def _tasks(model: Any, batch: dict[str, torch.Tensor]) -> dict[str, Task]:
         model.zero_grad()
 
     def first(**wanted: Any) -> None:
-        forget()
+        observation._COMPARED.clear()  # compare every model again, as after the first import
         measure(model, batch, **wanted)
 
     one = {"pair": False, "readouts": ("token",)}

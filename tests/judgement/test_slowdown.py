@@ -65,5 +65,5 @@ def test_the_screen_says_on_how_many_networks_it_rests_and_what_was_not_seen() -
     said, table = " ".join(str(judged(depth=2)).split()), slowdown_table()
     assert "nothing seen prevents it" in said
     assert "as many steps as a well initialized network of its shape" in said
-    assert f"tried on {table['networks']} networks of {table['range']['blocks'][0]} to " in said
+    assert f"tried on {table['networks']} networks of {table['range']['depth'][0]} to " in said
     assert "weights, last layer and data are not seen" in said

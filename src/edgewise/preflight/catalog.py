@@ -143,18 +143,18 @@ class axis: first loss, leak, samples mixed, label offset, labels, own label see
 objects made in the step: schedule, order of the step, average, gradient at the step, nothing moves, dead, rate zero
 weights between steps: update undone, loss rises, nothing moves, update ratio, gradient at the step
 contract: labels, dead, no gradient, batch unused, loss without end, first loss, bounded outputs
-own backward: loss rises, uphill
+own backward: gradient through depth, loss rises, uphill
 pushed away: loss rises, uphill, loss and cross-entropy
 loss without end: loss rises, update ratio, target scale, uphill
 own label seen: leak
 never written: BROKEN, GRADIENTS, symmetric, linear pair, positions, rows of tables, batch unused, router, constant
   output, norm eps, collapse, unlike siblings, weight scale, sharp attention, update ratio, initialization
-norm eps: update ratio, label offset, past not seen
+norm eps: gradient through depth, update ratio, label offset, past not seen
 norm size: norm eps, update ratio, collapse, equal heads, constant output
 order of the step: MOTION, does not run, gradient at the step, dead, no gradient, rate zero, constant output, wiped
 schedule: rate zero, update ratio, nothing moves, loss rises
-update undone: nothing moves, update ratio, rounded away
-weight scale: norm eps, equal heads, unlike siblings, first loss, sharp attention, update
+update undone: nothing moves, update ratio, moved without gradient, rounded away
+weight scale: norm eps, equal heads, unlike siblings, gradient through depth, first loss, sharp attention, update
   ratio, collapse, initialization, skip, token share, loss rises, constant output
 same samples: dead, labels
 data: BROKEN, nothing moves, rounded away, update ratio, eps, uphill, target scale, gradient through
@@ -166,7 +166,7 @@ symmetric: copies, dead, equal heads, collapse, constant output, initialization,
 tie: copies, initialization
 shared: copies, initialization, layers not run
 recipe: initialization, unlike siblings, first loss
-norm gains: norm eps, norm size, dead
+norm gains: norm eps, norm size, gradient through depth, dead
 silent norm: GRADIENTS, equal heads, router, constant output, norm eps, collapse, layers not run, unlike siblings,
   initialization, skip
 empty attention row: loss not finite, gradient not finite, attention rows, loss rises, past not seen
@@ -179,7 +179,7 @@ not in the model: not in the optimizer, no gradient
 uphill: loss rises, pushed away
 targets drawn again: loss rises
 loss and cross-entropy: loss rises, update ratio, uphill
-decay: loss rises, update ratio, uphill
+decay: loss rises, update ratio, rows decay, uphill
 momentum: update ratio, loss rises, eps
 groups: update ratio, loss rises
 eps: update ratio, nothing moves
@@ -196,18 +196,18 @@ samples mixed: leak, own token not seen, state between calls
 leak: samples mixed, padding is seen, own token not seen, order not seen, tokens see others
 label offset: own token not seen, first loss, padding in the loss, leak, loss and cross-entropy
 labels: first loss, loss rises, loss and cross-entropy, bounded outputs, padding in the loss, label offset
-bounded outputs: loss rises, first loss, dead, constant output, labels
-unlike siblings: norm eps, collapse, initialization, skip, sharp attention, update ratio,
+bounded outputs: loss rises, first loss, gradient through depth, dead, constant output, labels
+unlike siblings: norm eps, collapse, initialization, gradient through depth, skip, sharp attention, update ratio,
   first loss, constant output
-skip: collapse, no final norm, norm on the skip, past not seen, constant output
+skip: gradient through depth, collapse, no final norm, norm on the skip, past not seen, constant output
 past not seen: order not seen, dead, own token not seen, no gradient
-layers not run: no gradient, no final norm
+layers not run: no gradient, no final norm, gradient through depth
 no gradient: batch unused, past not seen, dead, order not seen, nothing moves
 constant output: rows of tables, batch unused, past not seen, order not seen, dead, collapse, no gradient
 target scale: first loss, loss rises, update ratio, gradient at the step
 copies: initialization
 norm on the skip: no final norm, skip
-sharp attention: collapse
+sharp attention: gradient through depth, collapse
 dropout: loss rises, gradient at the step
 mode: dropout
 padding is seen: batch unused, empty attention row

@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator
+from itertools import pairwise
 
 from torch import nn
 
-from edgewise.preflight.catalog import CheckFinding, NotAsked, error, fact, finding, note
+from edgewise.preflight.catalog import CheckFinding, NotAsked, error, fact, finding, note, warning
 from edgewise.preflight.evidence import TrainingEvidence, parent, rms
 
 EXPERT = re.compile("expert", re.IGNORECASE)
@@ -182,6 +183,45 @@ def gradient_not_finite(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
             f"{len(bad)} of {len(evidence.trainable)} gradients",
             "look for sqrt or norm at zero, where() over NaN, or attention rows without keys",
         )
+
+
+@fact("gradient through depth", needs="pass")
+def gradient_through_depth(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
+    """Compare gradient size over the blocks, for the same matrix of each.
+
+    Threshold: 1e4 times between first and last, or 1e3 at one step between neighbors; fresh weights.
+    Cannot decide: finer changes: see `edgewise measure`.
+    """
+    _gradients(evidence)
+    if not evidence.fresh:
+        raise NotAsked("the weights are trained")
+    stacks: dict[str, list[tuple[str, float]]] = {}
+    for block in evidence.blocks:
+        total = [
+            rms(s.entries) ** 2 * s.entries.numel()
+            for n, s in evidence.gradients[0].items()
+            if s is not None and n.startswith(block + ".") and s.entries.numel() > 64
+        ]
+        if total and sum(total) > 0:
+            stacks.setdefault(parent(block), []).append((block, math.sqrt(sum(total))))
+    if not any(len(items) >= 3 for items in stacks.values()):
+        raise NotAsked("no stack of blocks")
+    for items in stacks.values():
+        sizes = [size for _, size in items]
+        if len(items) < 3:
+            continue
+        jumps = [max(a, b) / min(a, b) for a, b in pairwise(sizes)]
+        whole = max(sizes[0], sizes[-1]) / min(sizes[0], sizes[-1])
+        if whole > 1e4 or max(jumps) > 1e3:
+            at = jumps.index(max(jumps))
+            vanishes = sizes[0] < sizes[-1]
+            yield warning(
+                [items[at][0] if max(jumps) > 1e3 else items[0][0], items[at + 1][0]],
+                f"The gradient {'vanishes' if vanishes else 'explodes'} on its way to the first block.",
+                f"its size is {sizes[-1]:.2g} in the last block and {sizes[0]:.2g} in the first",
+                "check skip connections and the scale of the weights; see `edgewise fix`",
+                ratio=whole,
+            )
 
 
 @fact("not in the model", needs="pass")

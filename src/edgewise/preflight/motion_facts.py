@@ -308,3 +308,62 @@ def loss_rises(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
             yield note(
                 "loss", "The steps change the weights and not the loss.", f"{first:.4g} before and after"
             )
+
+
+@fact("rows decay", needs="steps")
+def rows_decay(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
+    """Compare rows of a table whose gradient a hook removes, before and after a step.
+
+    Threshold: they shrink all the same: weight decay moves what should be frozen.
+    """
+    record = _moving(evidence)
+    hooked = [
+        n
+        for n, p in evidence.trainable.items()
+        if p.dim() == 2 and (p._backward_hooks or p._post_accumulate_grad_hooks)
+    ]
+    if not hooked:
+        raise NotAsked("no hook changes a gradient")
+    for name in hooked:
+        gradient = record.gradients.get(name)
+        if gradient is None or name not in record.before:
+            continue
+        before, after = record.before[name].entries.float(), record.after[name].entries.float()
+        zero = gradient.entries == 0
+        shrunk = zero & (after.abs() < before.abs())
+        if int(zero.sum()) >= 16 and int(shrunk.sum()) > 0.8 * int(zero.sum()):
+            yield warning(
+                name,
+                "Rows whose gradient a hook takes away shrink all the same: weight decay moves them.",
+                f"{int(shrunk.sum())} of {int(zero.sum())} sampled entries without gradient became smaller",
+                "weight_decay=0 for this table, or copy the rows back after the step",
+            )
+
+
+@fact("moved without gradient", needs="steps")
+def moved_without_gradient(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
+    """Compare frozen parameters, and those outside the optimizer, before and after the steps.
+
+    Threshold: any that changes.
+    Cannot decide: weights that an average (EMA) inside the model copies.
+    """
+    records = evidence.taken()
+    held = {id(p) for g in evidence.optimizer.param_groups for p in g["params"]}
+    moved = [
+        n
+        for n, p in evidence.parameters.items()
+        if n in records[0].before
+        and (not p.requires_grad or id(p) not in held)
+        and not torch.equal(records[0].before[n].entries, records[-1].after[n].entries)
+    ]
+    frozen = [n for n in moved if not evidence.parameters[n].requires_grad]
+    if frozen:
+        inside = [n for n in frozen if id(evidence.parameters[n]) in held]
+        yield finding(
+            "warning" if inside else "note",
+            frozen,
+            "Frozen parameters move in a step.",
+            f"{len(frozen)} parameters"
+            + ("; they are in the optimizer, whose weight decay or momentum moves them" if inside else ""),
+            "leave frozen parameters out of the optimizer" if inside else "",
+        )
