@@ -43,10 +43,17 @@ BATCHES = 26
 
 def cases(scale: str = "small") -> list[dict[str, Any]]:
     steps, seeds = (400, (1, 2)) if scale == "full" else (12, (2,))
-    shape = SHAPES[0] if scale == "full" else {"depth": 1, "width": 16, "heads": 2, "batch": 4}
+    shape = SHAPES[0] if scale == "full" else {"depth": 1, "width": 32, "heads": 2}
     tasks = tuple(TASKS) if scale == "full" else ("digits",)
     return [
-        {"kind": kind, "task": name, "batch": TASKS[name], "norm": "pre", "steps": steps, "seed": seed}
+        {
+            "kind": kind,
+            "task": name,
+            "batch": TASKS[name] if scale == "full" else 16,
+            "norm": "pre",
+            "steps": steps,
+            "seed": seed,
+        }
         | shape
         | change
         for (kind, change), name, seed in product(
