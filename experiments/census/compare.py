@@ -1,4 +1,4 @@
-"""Where a description and the truth part, fact by fact, and whether a note owns up to it."""
+"""Where a description and the truth part, fact by fact, and whether a note says so."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 NEAR = 0.02  # relative error of a multiplier
-WORDS = {  # a note that speaks of the fact in any of these words owns up to it
+WORDS = {  # a note that speaks of the fact in any of these words says so
     "depth": ("layer", "depth", "block", "stack", "share"),
     "heads": ("head",),
     "causal": ("causal", "mask", "direction", "sees"),

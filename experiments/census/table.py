@@ -51,7 +51,7 @@ generated from the record by `python -m experiments.census.table`.
 RULE = f"""A model outside the theory is refused by `describe`, or described with a note that something is left out. It
 counts as *{OUTSIDE}* if all of this holds:
 
-1. The refusal is a right one by label or source (*refused rightly*), or a note owns up to what is left out.
+1. The refusal is a right one by label or source (*refused rightly*), or a note says what is not modeled.
 2. Label or checker know the stack, and every fact that `edgewise.structure` states of it agrees with them: depth,
    heads, causal or not, windows and gaps, norms, positions, gates, normed queries, parallel branches, multipliers.
 3. The facts that matter ({", ".join(MATTER)}) are stated of every block. Open may be only what is itself outside:"""
