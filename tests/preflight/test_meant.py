@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 import edgewise
+from edgewise.models.state import RandomStreams
+from edgewise.preflight.evidence import TrainingEvidence, by_the_library
 
 WORDS, WIDTH, LENGTH, ROWS = 40, 32, 16, 24
 Made = dict[str, Any]
@@ -215,3 +219,18 @@ def test_what_is_meant_is_no_finding(make: Callable[[], Made]) -> None:
     report = edgewise.check(made.pop("model"), **made)
     assert report.ok, str(report)
     assert not [reason for _, reason in report.undecided if "failed" in reason]
+
+
+class WithARule(nn.Linear):
+    """A layer whose library draws weights from streams of numpy and Python, as a few do."""
+
+    def _init_weights(self, module: nn.Module) -> None:
+        scale = np.random.rand() + random.random()  # noqa: NPY002
+        nn.init.normal_(module.weight, std=1 + scale)
+
+
+def test_a_librarys_rule_that_is_tried_draws_from_no_stream_of_the_user() -> None:
+    evidence = TrainingEvidence(WithARule(8, 8, bias=False))
+    streams = RandomStreams(all_devices=False)
+    assert by_the_library(evidence, "weight") in (True, False)
+    assert not streams.moved()

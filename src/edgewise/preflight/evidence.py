@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from edgewise.arrays import in_double
+from edgewise.models.state import random_streams
 from edgewise.preflight.catalog import NotAsked, Undecided
 from edgewise.preflight.fingerprint import clean
 from edgewise.preflight.observer import LossCall, Observation
@@ -423,8 +424,7 @@ def spectral_edge(matrix: Tensor) -> float | None:
     if not spread > 0 or not math.isfinite(spread) or min(w.shape) < 16:
         return None
     w = w - w.mean()
-    generator = torch.Generator().manual_seed(0)
-    v = torch.randn(w.shape[1], generator=generator).to(w)
+    v = torch.randn(w.shape[1], generator=torch.Generator().manual_seed(0)).to(w)
     for _ in range(10):
         v = w.T @ (w @ v)
         v = v / v.norm()
@@ -444,7 +444,7 @@ def by_the_library(evidence: TrainingEvidence, name: str) -> bool:
             continue
         twin = copy.deepcopy(module)
         written = twin.get_parameter(".".join(parts[at:])).fill_(1e3)
-        with torch.random.fork_rng(devices=[]):
+        with random_streams():
             rule(twin)
         if torch.equal(written, values) or 0.8 * rms(values) < rms(written) < 1.25 * rms(values):
             return True
