@@ -48,11 +48,8 @@ LARGE = 0.1  # of the parameters that train: what is smaller may be unused on pu
 GUARDED = 16  # parameters of which an entry is remembered from step to step
 MOMENTS = ("exp_avg", "exp_avg_sq", "momentum_buffer", "square_avg")
 FOLLOWED, ENTRIES = 8, 256  # matrices, and entries of each, that are followed from step to step
-TAKEN, OPPOSITE, APART_FROM = (
-    0.5,
-    0.7,
-    3.0,
-)  # of a step is taken back; the cosine with it; and other changes, in steps
+TAKEN, OPPOSITE = 0.5, 0.7  # of a step is taken back; and the cosine with it
+APART_FROM = 3.0  # other changes, in steps
 FEW_STATES = 3  # parameters of whose moments an entry is remembered
 NEVER = 40  # backward passes without a step, and twenty times the usual, after which steps have stopped
 OFTEN = 5  # steps for each change of the weights between them: more often it is meant (a bound, a norm)
@@ -963,6 +960,7 @@ class BackwardFacts:
 
     def begins(self) -> Detection | None:
         """A backward pass begins; say so once if steps have stopped."""
+        self.last = math.nan  # until it is read, which on another device it is in sampled steps only
         self.count += 1
         self.since += 1
         most = max(self.passes, default=0)
