@@ -199,7 +199,8 @@ def _learning(results: Sequence[Result]) -> Claim:
     stays = all(x >= LEARNS for start in ORDINARY for depth in deep for x in ends[start][depth])
     return Claim(
         "Such networks are trained with no tricks but their start [talk, Xiao 2018].",
-        f"Mean loss of the last ten steps, over chance, by start, depth and seed: {said}. Held: from {DEEP} layers on, "
+        f"Mean loss of the last ten steps, over chance, by start, depth and seed: {said}. Every start has the same "
+        f"rates: {RATE:g} over the depth for the body, {READOUT_RATE:g} for the readout. Held: from {DEEP} layers on, "
         f"for every seed, below {LEARNS:g} after initialize_ and not below it from either ordinary start.",
         _scale(results),
         learns and stays if deep else None,
