@@ -121,7 +121,7 @@ def test_the_cheapest_case_is_measured_again(tmp_path: Path) -> None:
     ("measure", "code", "said"),
     [
         ('return {"y": square(case["x"]) + 9}', 0, "1 of 1 recipes as committed"),
-        ('return {"y": 9.9 * square(case["x"]) + 9}', 3, "1 parted, which fails nothing"),
+        ('return {"y": 9.9 * (square(case["x"]) + 9)}', 3, "1 parted, which fails nothing"),
         ('raise ValueError("no room")', 1, "no room"),
         ('return {"y": [1.0], "z": object()}', 1, "1 raised, which fails CI"),
     ],
