@@ -233,7 +233,7 @@ def try_training(given: Input) -> None:
 
 
 def _rate(model: nn.Module, given: Input) -> None:
-    options: Input = {"steps": 2, "rates": 3, "longer": False}
+    options: Input = {"steps": 2, "rates": 3}
     options |= {"steps": given["value"]} if given["option"] == "steps" and given["value"] != 2**31 else {}
     if isinstance(options["steps"], int) and options["steps"] > 6:
         options["steps"] = 6

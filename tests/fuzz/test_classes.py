@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import sys
+
 import numpy as np
 import pytest
 
@@ -40,6 +43,27 @@ def test_memory_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(classes, "BYTES", 100 * 2**20)
     assert attempt(lambda: np.ones(2**22).sum()).kind == ANSWERED  # 32 MB
     assert attempt(lambda: np.ones(2**25).sum()).kind == MEMORY  # 256 MB
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux forgets the largest size so far")
+@pytest.mark.parametrize("left", ["garbage", "heap"])
+def test_what_was_left_before_and_is_given_back_now_hides_nothing(
+    monkeypatch: pytest.MonkeyPatch, left: str
+) -> None:
+    monkeypatch.setattr(classes, "BYTES", 100 * 2**20)
+    kept: list[object] = [bytes(2**16) for _ in range(2**12)]  # 256 MB of the heap,
+    kept = kept[-1:] if left == "heap" else [kept, kept]  # of which the topmost piece holds all the others
+    if left == "garbage":
+        kept.append(kept)
+        del kept
+
+    def trial() -> None:
+        if left == "heap":
+            kept.clear()
+        gc.collect()
+        np.ones(2**25).sum()
+
+    assert attempt(trial).kind == MEMORY
 
 
 @pytest.mark.parametrize("broken", ["norm", "separation", "log_gradient"])

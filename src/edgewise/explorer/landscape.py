@@ -89,9 +89,7 @@ def listing(folder: Path | None) -> Document:
         "planes": rows,
         "code": CODE,
         "caption": CAPTION,
-        "empty": NO_FOLDER
-        if folder is None
-        else f"{folder.name} holds no planes yet. Compute one into it, and it is listed here.",
+        "empty": NO_FOLDER if folder is None else f"Compute one into {folder.name}, and it is listed here.",
         "examples": list(EXAMPLES),
     }
 

@@ -266,7 +266,7 @@ class Slowdown:
         """Return the steps as text, their cause, and what that rests on."""
         near = 0.8 <= self.value < 1.25
         times = "About as many steps" if near else f"About {self.value:.1f} times as many steps"
-        cause = f", because {self.cause}" if self.cause else ""
+        cause = f", because {self.cause}" if self.cause and not near else ""
         return (
             f"{times} as a well initialized network of its shape ({self.low:.1f} to {self.high:.1f} times){cause}; "
             f"tried on {self.tried}."

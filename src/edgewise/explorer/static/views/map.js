@@ -29,8 +29,10 @@ const PICTURE = `<div class="centre">
 <aside class="card" id="card" aria-label="Verdict">
   <p class="meta" id="meta">no model yet</p>
   <h1 class="outcome" id="outcome">Waiting for a model</h1>
-  <p class="chance" id="chance">The verdict, its fixes and three curves appear here.</p>
-  <p class="say" id="say"></p>
+  <div class="words">
+    <p class="chance" id="chance">The verdict, its fixes and three curves appear here.</p>
+    <p class="say" id="say"></p>
+  </div>
   <h2 id="fixes-title">Fixes</h2>
   <ul class="fixes" id="fixes"></ul>
   <h2 id="curves-title">Through the blocks</h2>
