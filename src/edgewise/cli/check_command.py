@@ -29,15 +29,12 @@ EPILOG = (
 @click.command(epilog=EPILOG, context_settings={"ignore_unknown_options": False})
 @click.argument("source", nargs=-1, required=True, metavar="SOURCE | -- python train.py ...")
 @click.option("--only", type=click.Choice(["tensors"]), help="Check the tensors only; no pass is made.")
-@click.option(
-    "--steps", type=int, default=2, show_default=True, metavar="N", help="Real steps, which are undone."
-)
+@click.option("--steps", default=2, metavar="N", help="Real steps, which are undone.")
 @click.option("--theory", is_flag=True, help="Also measure how signal and gradient run through the depth.")
 @click.option(
     "--stop-on",
     type=click.Choice(["error", "warning", "never"]),
     default="never",
-    show_default=True,
     help="Of a script: stop it at findings of this severity.",
 )
 @click.option("--html", metavar="F", help="Write the report as one HTML page.")

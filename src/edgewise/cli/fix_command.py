@@ -12,19 +12,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from edgewise.cli import exit_codes
+from edgewise.cli import exit_codes, options
 from edgewise.cli.exit_codes import printing, prints_aside
-from edgewise.cli.options import (
-    Batch,
-    Batches,
-    batch_option,
-    complete_source,
-    describe_with,
-    figure_path,
-    json_option,
-    load_batches,
-    new_file,
-)
 from edgewise.errors import BadInput
 from edgewise.files import Document
 from edgewise.models.source import ACCEPTED
@@ -48,13 +37,12 @@ EPILOG = (
 
 
 @click.command(epilog=EPILOG)
-@click.argument("source", metavar="SOURCE", shell_complete=complete_source)
+@click.argument("source", metavar="SOURCE", shell_complete=options.complete_source)
 @click.option("--depth", type=int, metavar="N", help="Blocks of a network given by its settings.")
 @click.option("--tokens", type=int, metavar="N", help="Length of the random input.  [default: 64]")
 @click.option(
     "--goal",
     default="critical",
-    show_default=True,
     metavar="NAME",
     help="critical, or a published scheme: deepnorm, depth-mup, gpt2, xavier, torch, orthogonal.",
 )
@@ -64,20 +52,13 @@ EPILOG = (
 @click.option("--frozen", is_flag=True, help="Write frozen parameters (requires_grad=False) too.")
 @click.option("--write", metavar="F", help="Write the plan as a Python file that needs torch only.")
 @click.option("--prove", is_flag=True, help="Train the model as it is and with the plan, and compare.")
-@batch_option("a random input; for a proof a built-in task that fits")
+@options.batch_option("a random input; for a proof a built-in task that fits")
 @click.option(
-    "--steps",
-    type=click.IntRange(min=2),
-    default=200,
-    show_default=True,
-    metavar="N",
-    help="Training steps of a proof.",
+    "--steps", type=click.IntRange(min=2), default=200, metavar="N", help="Training steps of a proof."
 )
-@click.option(
-    "--seeds", type=click.IntRange(min=1), default=3, show_default=True, metavar="K", help="Seeds of a proof."
-)
-@click.option("--figure", metavar="F", help="Draw the two loss curves of a proof (.png, .svg, .pdf).")
-@json_option
+@click.option("--seeds", type=click.IntRange(min=1), default=3, metavar="K", help="Seeds of a proof.")
+@options.figure_option("Draw the two loss curves of a proof")
+@options.json_option
 def fix(
     source: str,
     depth: int | None,
@@ -90,20 +71,20 @@ def fix(
     batch: str | None,
     steps: int,
     seeds: int,
-    figure: str | None,
+    figure: Path | None,
     as_json: bool,
 ) -> int:
     """Plan the weights of a model so that it trains: a table, the outcome before and after, code to paste."""
-    path, module = figure_path(figure), new_file(write, ".py")
-    if path is not None and not prove:
+    module = options.new_file(write, ".py")
+    if figure is not None and not prove:
         raise BadInput("--figure draws the curves of a proof: use it with --prove.")
     began = time.perf_counter()
     with prints_aside(), ProgressBar("importing torch") as bar:
-        batches = load_batches(batch)
+        batches = options.load_batches(batch)
         bar.say(f"building {source}")
         from edgewise.probe.subjects import subject
 
-        target = subject(source if depth is None else describe_with(source, depth, None, {}))
+        target = subject(source if depth is None else options.describe_with(source, depth, None, {}))
         bar.say("planning")
         cure = cure_of(target, batches, tokens, goal, keep, frozen, bar.say)
     if module is not None:
@@ -119,14 +100,14 @@ def fix(
             proof = prove_plan(
                 factory_of(target), cure.plan, data, steps=steps, seeds=seeds, progress=bar.fill
             )
-    if proof is not None and path is not None:
-        proof.draw().savefig(path)
+    if proof is not None and figure is not None:
+        proof.draw().savefig(figure)
     with printing():
         if as_json:
             click.echo(json.dumps(cure.json(proof), allow_nan=False))
         else:
             show_cure(cure, proof, source, module, time.perf_counter() - began)
-    for file in filter(None, (module, path)):
+    for file in filter(None, (module, figure)):
         click.echo(f"Wrote {file}", err=True)
     return exit_code(cure, proof)
 
@@ -164,7 +145,7 @@ class Cure:
 
 def cure_of(
     target: Measurable,
-    batches: Batches | None,
+    batches: options.Batches | None,
     tokens: int | None,
     goal: str,
     keep: Sequence[str],
@@ -218,7 +199,7 @@ def nothing_to_fix(name: str, plan: Plan, now: Verdict | None) -> str:
 
 
 def _verdict(
-    where: ModelMap, batch: Batch, tokens: int | None, name: str, family_recipe: bool
+    where: ModelMap, batch: options.Batch, tokens: int | None, name: str, family_recipe: bool
 ) -> Verdict | None:
     """Return the verdict that `edgewise measure` gives; None for a model without blocks of tokens, whose plan still
     has totals.
@@ -240,7 +221,7 @@ def _verdict(
     return judged(trace, audit_of(where.model, family_recipe)).with_provenance(name=name)
 
 
-def _first_inputs(batches: Batches) -> Batch:
+def _first_inputs(batches: options.Batches) -> options.Batch:
     """Return the inputs of the first pair (inputs, labels)."""
     several = batches.several()
     iterable = hasattr(several, "__iter__") and not isinstance(several, Mapping)

@@ -162,17 +162,11 @@ def answer_shell(group: click.Group, instruction: str) -> int:
 @click.command()
 @click.argument("folder", required=False, type=click.Path(path_type=Path))
 @click.option(
-    "--port",
-    type=click.IntRange(0, 65535),
-    default=8765,
-    show_default=True,
-    metavar="N",
-    help="The port; 0 takes a free one.",
+    "--port", type=click.IntRange(0, 65535), default=8765, metavar="N", help="The port; 0 takes a free one."
 )
 @click.option(
     "--host",
     default="127.0.0.1",
-    show_default=True,
     metavar="ADDRESS",
     help="The address to listen at; other machines can reach all but the default.",
 )

@@ -14,17 +14,6 @@ from typing import NoReturn
 import click
 
 from edgewise.cli import exit_codes
-from edgewise.cli.exit_codes import (
-    DEBUG,
-    ClosedOutput,
-    ForgivingErrors,
-    OutputLost,
-    checked_output,
-    ending,
-    forget,
-    printing,
-    visible,
-)
 from edgewise.errors import BadInput
 
 # verb: its line in `edgewise --help`; FILES says which file of edgewise/cli holds the click command of that name.
@@ -98,7 +87,10 @@ def _show_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
         ctx.exit()
 
 
-@click.group(cls=LazyGroup, epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
+CONTEXT = {"help_option_names": ["-h", "--help"], "show_default": True}
+
+
+@click.group(cls=LazyGroup, epilog=EPILOG, context_settings=CONTEXT)
 @click.option(
     "--version",
     is_flag=True,
@@ -118,7 +110,7 @@ def main() -> NoReturn:
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:  # closed by the shell, as in `>&-`
             nowhere = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115  no other file gets its number
-            setattr(sys, name, ClosedOutput(nowhere) if name == "stdout" else nowhere)
+            setattr(sys, name, exit_codes.ClosedOutput(nowhere) if name == "stdout" else nowhere)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # where ± cannot be shown, a question mark and not a crash
             stream.reconfigure(errors="replace")
@@ -128,12 +120,12 @@ def main() -> NoReturn:
 def run(arguments: Sequence[str]) -> int:
     """Run one command line and return its exit code; none of click's own, which would read as verdicts."""
     try:
-        with checked_output(), redirect_stderr(ForgivingErrors(sys.stderr)):
+        with exit_codes.checked_output(), redirect_stderr(exit_codes.ForgivingErrors(sys.stderr)):
             code = _run(arguments)
             sys.stdout.flush()  # what cannot be written is noticed here, not while the interpreter shuts down
             return code
-    except OutputLost as lost:
-        forget(sys.stdout)
+    except exit_codes.OutputLost as lost:
+        exit_codes.forget(sys.stdout)
         click.echo(f"edgewise: standard output could not be written: {lost}. The answer is lost.", err=True)
         return exit_codes.OUTPUT_LOST
 
@@ -148,7 +140,7 @@ def _run(arguments: Sequence[str]) -> int:
             return int(edgewise.invoke(context))
     except click.exceptions.Exit as end:  # --help and --version
         return exit_codes.FINE if end.exit_code == 0 else exit_codes.BAD_INPUT
-    except OutputLost:
+    except exit_codes.OutputLost:
         raise
     except BaseException as error:  # noqa: BLE001  the last door: every other ending becomes a code and a sentence
         return _tell(error, "--json" in arguments)
@@ -160,15 +152,15 @@ def _tell(error: BaseException, as_json: bool) -> int:
         code, sentence = exit_codes.BAD_INPUT, error.format_message()
         error.show()
     else:
-        code, sentence = ending(error)
-        if os.environ.get(DEBUG) and not isinstance(error, BadInput):
+        code, sentence = exit_codes.ending(error)
+        if os.environ.get(exit_codes.DEBUG) and not isinstance(error, BadInput):
             import traceback
 
             traceback.print_exception(error)
-        click.echo(f"edgewise: {visible(sentence, lines=True)}", err=True)
+        click.echo(f"edgewise: {exit_codes.visible(sentence, lines=True)}", err=True)
     if as_json:
         import json
 
-        with printing():
+        with exit_codes.printing():
             click.echo(json.dumps({"error": sentence, "exit_code": code}))
     return code

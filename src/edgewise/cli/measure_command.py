@@ -15,23 +15,8 @@ from typing import TYPE_CHECKING
 import click
 
 from edgewise.audit.finding import AuditFinding, NotAudited
-from edgewise.cli import exit_codes
+from edgewise.cli import exit_codes, options
 from edgewise.cli.exit_codes import printing, prints_aside
-from edgewise.cli.options import (
-    Batch,
-    batch_option,
-    complete_source,
-    describe_with,
-    detail_options,
-    fail_on_option,
-    figure_path,
-    json_option,
-    load_batches,
-    network_options,
-    new_file,
-    parse_settings,
-    stack_option,
-)
 from edgewise.errors import BadInput
 from edgewise.files import LARGEST_TEXT, read_text, whole_file
 from edgewise.models.source import ACCEPTED
@@ -67,27 +52,20 @@ def repair(model):
 
 
 @click.command(epilog=EPILOG)
-@click.argument("source", metavar="SOURCE", shell_complete=complete_source)
-@batch_option("random tokens or pixels")
+@click.argument("source", metavar="SOURCE", shell_complete=options.complete_source)
+@options.batch_option("random tokens or pixels")
 @click.option("--text", metavar="F", help="Measure on the beginning of this text instead of random tokens.")
-@click.option(
-    "--seeds",
-    type=int,
-    default=SEEDS,
-    show_default=True,
-    metavar="K",
-    help="Networks or directions to average.",
-)
+@click.option("--seeds", default=SEEDS, metavar="K", help="Networks or directions to average.")
 @click.option("--tokens", type=int, metavar="N", help="Length of the input.  [default: 64]")
-@stack_option
+@options.stack_option
 @click.option("--stream", is_flag=True, help="Hold one block in memory at a time (configs only).")
-@click.option("--figure", metavar="F", help="Draw theory as lines, measurement as points (.png, .svg, .pdf).")
+@options.figure_option("Draw theory as lines, measurement as points")
 @click.option(
     "--repair", metavar="F", help="Write what fixes the initialization as a Python file with repair(model)."
 )
-@detail_options
-@json_option
-@fail_on_option
+@options.detail_options
+@options.json_option
+@options.fail_on_option
 def measure(
     source: str,
     batch: str | None,
@@ -96,14 +74,14 @@ def measure(
     tokens: int | None,
     stack: str | None,
     stream: bool,
-    figure: str | None,
+    figure: Path | None,
     repair: str | None,
     detail: int,
     as_json: bool,
     fail_on: str,
 ) -> int:
     """Read the same numbers from a real model, beside the predicted ones."""
-    path, repair_path = figure_path(figure), new_file(repair, ".py")
+    repair_path = options.new_file(repair, ".py")
     if batch is not None and (text is not None or tokens is not None):
         raise BadInput("--batch says what is measured: leave --text and --tokens out, or leave --batch out.")
     began = time.perf_counter()
@@ -113,7 +91,7 @@ def measure(
 
         bar.say(f"measuring {source}")
         target, audit = audited(subject(source), stream)
-        batches = load_batches(batch)
+        batches = options.load_batches(batch)
         inputs = None if batches is None else batches.first()
         if text is not None:
             inputs = text_batch(Path(text), source, target, tokens)
@@ -131,12 +109,12 @@ def measure(
         )
         bar.say("predicting")
         measurement = beside_theory(target.name, trace, audit())
-        if path is not None:
-            measurement.draw(path)
+        if figure is not None:
+            measurement.draw(figure)
     with printing():
         measurement.print_json() if as_json else measurement.print_text(time.perf_counter() - began, detail)
-    if path is not None:
-        click.echo(f"Wrote {path}", err=True)
+    if figure is not None:
+        click.echo(f"Wrote {figure}", err=True)
     if repair_path is not None:
         measurement.write_repair(repair_path)
     return exit_codes.of_outcomes([measurement.verdict.outcome], fail_on)
@@ -240,7 +218,7 @@ def judged(trace: Trace, audit: Audit) -> Verdict:
     return verbs.judge(trace, audit=() if isinstance(audit, NotAudited) else audit)
 
 
-def text_batch(path: Path, source: str, target: Measurable, tokens: int | None) -> Batch:
+def text_batch(path: Path, source: str, target: Measurable, tokens: int | None) -> options.Batch:
     """Return the beginning of a text as one sequence: by the checkpoint's own tokenizer, by bytes if there is
     none.
     """
@@ -294,7 +272,7 @@ def _without_memory(target: Measurable) -> nn.Module:
         return target.factory()
 
 
-def _as_arguments(row: Tensor, model: nn.Module) -> Batch:
+def _as_arguments(row: Tensor, model: nn.Module) -> options.Batch:
     """Ids (1, tokens) the way the model takes them; raise if it has no table for them, or too small a one."""
     from torch import nn
 
@@ -339,15 +317,12 @@ REPORT_EPILOG = (
 
 @click.command(epilog=REPORT_EPILOG)
 @click.argument("source", metavar="SOURCE_OR_RUN")
-@click.option(
-    "-o", "--output", default="report.html", show_default=True, metavar="F", help="The file to write."
-)
-@network_options
+@click.option("-o", "--output", default="report.html", metavar="F", help="The file to write.")
+@options.network_options
 @click.option(
     "--readout",
     type=click.Choice(["token", "pooled"]),
     default="token",
-    show_default=True,
     help="A loss per token, or of the mean over tokens.",
 )
 @click.option(
@@ -356,15 +331,8 @@ REPORT_EPILOG = (
     is_flag=True,
     help="Build the model and measure it too: theory beside measurement, and the audit of its weights.",
 )
-@batch_option("with --measure: random tokens or pixels")
-@click.option(
-    "--seeds",
-    type=int,
-    default=SEEDS,
-    show_default=True,
-    metavar="K",
-    help="With --measure: networks to average.",
-)
+@options.batch_option("with --measure: random tokens or pixels")
+@click.option("--seeds", default=SEEDS, metavar="K", help="With --measure: networks to average.")
 def report(
     source: str,
     output: str,
@@ -378,9 +346,9 @@ def report(
     seeds: int,
 ) -> int:
     """Write a page that needs nothing else: answer, fixes or alarms, curves, and the command that repeats it."""
-    path = new_file(output, ".html")
+    path = options.new_file(output, ".html")
     assert path is not None
-    changes = parse_settings(settings)
+    changes = options.parse_settings(settings)
     if batch is not None and not measured:
         raise BadInput("--batch is what a model is measured on: use it with --measure.")
     if os.path.lexists(Path(source) / "run.json"):
@@ -403,7 +371,7 @@ def report(
                 _refuse_changes(source, "a saved trace", measured or depth or tokens or changes)
                 trace = Trace.load(source)
             else:
-                network = describe_with(source, depth, tokens, changes)
+                network = options.describe_with(source, depth, tokens, changes)
                 trace = verbs.predict(network, start_overlap=start_overlap, readout=readout)
             verdict = verbs.judge(trace)
             verdict = verdict if verdict.name else verdict.with_provenance(name=Path(source).stem)
@@ -455,7 +423,7 @@ def _of_measurement(source: str, batch: str | None, tokens: int | None, seeds: i
     from edgewise.probe.subjects import subject
 
     target, audit = audited(subject(source), stream=False)
-    batches = load_batches(batch)
+    batches = options.load_batches(batch)
     inputs = None if batches is None else batches.first()
     trace = measure(target, inputs, seeds=seeds, readouts=READOUTS, tokens=tokens)
     measurement = beside_theory(target.name, trace, audit())

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 Command = Callable[..., Any]
 Batch = Any  # what a user's model takes
+EXPLAIN = "Print the numbers with a sentence on each."
 json_option = click.option(
     "--json", "as_json", is_flag=True, help="Print one JSON document and nothing else."
 )
@@ -29,7 +30,6 @@ fail_on_option = click.option(
     "--fail-on",
     type=click.Choice(["risky", "fails"]),
     default="risky",
-    show_default=True,
     help="The mildest verdict whose exit code is not 0.",
 )
 stack_option = click.option(
@@ -44,15 +44,11 @@ def detail_options(command: Command) -> Command:
     def with_number(*args: Any, detail: int | None, **options: Any) -> Any:
         return command(*args, detail=detail or 0, **options)  # click before 8.3 says None if neither is given
 
+    explain = click.option(
+        "--explain", "detail", flag_value=1, type=int, default=0, show_default=False, help=EXPLAIN
+    )
     verbose = click.option("--verbose", "detail", flag_value=2, type=int, help="Print all numbers.")
-    return click.option(
-        "--explain",
-        "detail",
-        flag_value=1,
-        type=int,
-        default=0,
-        help="Print the numbers with a sentence on each.",
-    )(verbose(with_number))
+    return explain(verbose(with_number))
 
 
 def batch_option(default: str) -> Callable[[Command], Command]:
@@ -145,12 +141,7 @@ def complete_knob(_: click.Context, __: click.Parameter, incomplete: str) -> lis
 def network_options(command: Command) -> Command:
     """Add `--depth`, `--tokens`, `--set` and `--start-overlap`, which change a described network."""
     overlap = click.option(
-        "--start-overlap",
-        type=float,
-        default=0.0,
-        metavar="C",
-        show_default=True,
-        help="Mean cosine between two input tokens.",
+        "--start-overlap", type=float, default=0.0, metavar="C", help="Mean cosine between two input tokens."
     )
     knob = click.option(
         "--set",
@@ -222,13 +213,17 @@ def _once(name: str, option: int | None, settings: Document) -> int | None:
     return value
 
 
-def figure_path(figure: str | None) -> Path | None:
-    """Return the path of a figure; raise `BadInput` before anything is computed if it cannot be written."""
-    if figure is None:
-        return None
-    from edgewise.present.draw import check_path
+def figure_option(what: str) -> Callable[[Command], Command]:
+    """Return `--figure`; raise `BadInput` before anything is computed if it cannot be written."""
 
-    return check_path(figure)
+    def checked(_: click.Context, __: click.Parameter, figure: str | None) -> Path | None:
+        if figure is None:
+            return None
+        from edgewise.present.draw import check_path
+
+        return check_path(figure)
+
+    return click.option("--figure", metavar="F", callback=checked, help=f"{what} (.png, .svg, .pdf).")
 
 
 def new_file(path: str | None, suffix: str) -> Path | None:

@@ -11,22 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from edgewise.cli import exit_codes
+from edgewise.cli import exit_codes, options
 from edgewise.cli.exit_codes import printing, prints_aside
-from edgewise.cli.options import (
-    Batches,
-    batch_option,
-    complete_source,
-    describe_with,
-    detail_options,
-    fail_on_option,
-    figure_path,
-    json_option,
-    load_batches,
-    network_options,
-    parse_settings,
-    stack_option,
-)
 from edgewise.errors import BadInput
 from edgewise.files import Document
 from edgewise.models.source import ACCEPTED
@@ -51,19 +37,19 @@ EPILOG = (
 
 @click.command(epilog=EPILOG)
 @click.argument(
-    "sources", metavar="SOURCE [SOURCE2]", nargs=-1, required=True, shell_complete=complete_source
+    "sources", metavar="SOURCE [SOURCE2]", nargs=-1, required=True, shell_complete=options.complete_source
 )
-@network_options
+@options.network_options
 @click.option(
     "--readout",
     type=click.Choice(["token", "pooled", "class"]),
     help="A loss per token, of the mean over tokens, or of one token.  [default: the model's, else token]",
 )
 @click.option("--critical", is_flag=True, help="Also find the nearest setting at which the exponents vanish.")
-@click.option("--figure", metavar="F", help="Draw norm, overlap and gradients per block (.png, .svg, .pdf).")
-@detail_options
-@json_option
-@fail_on_option
+@options.figure_option("Draw norm, overlap and gradients per block")
+@options.detail_options
+@options.json_option
+@options.fail_on_option
 def predict(
     sources: tuple[str, ...],
     depth: int | None,
@@ -72,7 +58,7 @@ def predict(
     start_overlap: float,
     readout: str | None,
     critical: bool,
-    figure: str | None,
+    figure: Path | None,
     detail: int,
     as_json: bool,
     fail_on: str,
@@ -80,19 +66,19 @@ def predict(
     """Say from a description alone whether a network will train; two sources are compared side by side."""
     if len(sources) > 2:
         raise BadInput(f"{len(sources)} sources were given. Give one, or two to compare.")
-    changes, path = parse_settings(settings), figure_path(figure)
+    changes = options.parse_settings(settings)
     began = time.perf_counter()
     with prints_aside(), ProgressBar("importing the theory") as bar:
         networks = [_network(source, depth, tokens, changes) for source in sources]
         bar.say("following " + " and ".join(sources) + " through depth")
         answer = answer_for(networks, start_overlap, readout, critical, bar.fill)
-        if path is not None:
+        if figure is not None:
             bar.say("drawing")
-            answer.draw(path)
+            answer.draw(figure)
     with printing():
         answer.print_json() if as_json else answer.print_text(time.perf_counter() - began, detail)
-    if path is not None:
-        click.echo(f"Wrote {path}", err=True)
+    if figure is not None:
+        click.echo(f"Wrote {figure}", err=True)
     return exit_codes.of_outcomes((verdict.outcome for verdict in answer.verdicts), fail_on)
 
 
@@ -104,7 +90,7 @@ def _network(source: str, depth: int | None, tokens: int | None, changes: Docume
     changed = depth is not None or tokens is not None or bool(changes)
     if not changed and (content.model is not None or content.factory is not None):
         return content
-    return describe_with(source, depth, tokens, changes)
+    return options.describe_with(source, depth, tokens, changes)
 
 
 @dataclass(frozen=True)
@@ -180,20 +166,20 @@ COLUMNS = ("name", "depth", "width", "heads", "norm", "activation", "tokens")
 
 
 @click.command(epilog=DESCRIBE_EPILOG)
-@click.argument("source", metavar="SOURCE", shell_complete=complete_source)
-@batch_option("made from the model's own signature")
-@stack_option
-@json_option
+@click.argument("source", metavar="SOURCE", shell_complete=options.complete_source)
+@options.batch_option("made from the model's own signature")
+@options.stack_option
+@options.json_option
 def describe(source: str, batch: str | None, stack: str | None, as_json: bool) -> int:
     """Say what a model is, block by block, and whether theory covers it."""
     with prints_aside(), ProgressBar(f"reading {source}"):
-        answer = _answer(source, load_batches(batch), stack)
+        answer = _answer(source, options.load_batches(batch), stack)
     with printing():
         click.echo(json.dumps(_document(answer), allow_nan=False) if as_json else "\n".join(_lines(answer)))
     return exit_codes.FINE
 
 
-def _answer(source: str, batches: Batches | None, stack: str | None) -> Structure | Description:
+def _answer(source: str, batches: options.Batches | None, stack: str | None) -> Structure | Description:
     from edgewise.models.describe import describe as describe_source
     from edgewise.models.describe import first_model
     from edgewise.models.source import read_source
@@ -230,7 +216,7 @@ def _value(value: Any) -> str:
 
 
 @click.command(epilog="Any of them is a SOURCE, as in `edgewise predict gpt2`. Exit code 0.")
-@json_option
+@options.json_option
 def presets(as_json: bool) -> int:
     """List the networks that are known by name, with their sizes."""
     rows = preset_rows()

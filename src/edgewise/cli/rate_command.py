@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import json
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -15,7 +16,7 @@ from edgewise.cli.options import (
     Batch,
     Command,
     batch_option,
-    figure_path,
+    figure_option,
     json_option,
     load_batches,
     load_function,
@@ -51,41 +52,33 @@ EPILOG = (
     "--optimizer",
     metavar="NAME",
     default="adamw",
-    show_default=True,
     help="adamw, sgd (momentum 0.9), muon (AdamW for the rest), or FILE:FN, a function of the model.",
 )
-@click.option(
-    "--warmup", type=int, default=0, show_default=True, metavar="K", help="Steps of linear warm-up."
-)
+@click.option("--warmup", default=0, metavar="K", help="Steps of linear warm-up.")
 @click.option(
     "--schedule",
     type=click.Choice(["constant", "linear", "cosine"]),
     help="What the rate does after the warm-up.  [default: not decided]",
 )
 @click.option("--clip", type=float, metavar="NORM", help="The largest norm of a gradient, as in training.")
-@click.option(
-    "--accumulate", type=int, default=1, show_default=True, metavar="K", help="Batches that make one step."
-)
+@click.option("--accumulate", default=1, metavar="K", help="Batches that make one step.")
 @click.option("--own", type=float, metavar="RATE", help="Your own rate: it is rehearsed first.")
-@click.option("--steps", type=int, default=10, show_default=True, metavar="N", help="Steps of one rehearsal.")
-@click.option("--rates", type=int, default=6, show_default=True, metavar="N", help="Rehearsals at most.")
+@click.option("--steps", default=10, metavar="N", help="Steps of one rehearsal.")
+@click.option("--rates", default=6, metavar="N", help="Rehearsals at most.")
 @click.option("--resume", metavar="FILE", help="Keep finished rehearsals in FILE and use those in it.")
-@click.option("--seed", type=int, default=0, show_default=True, metavar="K", help="Of weights and dropout.")
-@click.option(
-    "--figure", metavar="F", help="Draw loss, stream and tokens against the rate (.png, .svg, .pdf)."
-)
+@click.option("--seed", default=0, metavar="K", help="Of weights and dropout.")
+@figure_option("Draw loss, stream and tokens against the rate")
 @json_option
 def rate(
     source: str,
     batch: str | None,
     loss: str | None,
     optimizer: str,
-    figure: str | None,
+    figure: Path | None,
     as_json: bool,
     **options: Any,
 ) -> int:
     """Rehearse learning rates on copies of a model and name one to train with."""
-    path = figure_path(figure)
     with prints_aside():
         with ProgressBar("importing torch") as bar:
             bar.say(f"building {source}")
@@ -94,10 +87,10 @@ def rate(
             choice = _optimizer(optimizer)
             function = None if loss is None else load_function("loss", loss, "a function of (model, batch)")
         answer, prospect = _rehearse(model, batches, function, choice, notes, options)
-        if path is not None:
+        if figure is not None:
             from edgewise import present as view
 
-            view.learning_rates(answer).save(path)
+            view.learning_rates(answer).save(figure)
     with printing():
         if as_json:
             click.echo(_document(answer, prospect))
@@ -108,8 +101,8 @@ def rate(
 
             out = console()
             show(out, lines(rate_card(answer, prospect), out.width))
-    if path is not None:
-        click.echo(f"Wrote {path}", err=True)
+    if figure is not None:
+        click.echo(f"Wrote {figure}", err=True)
     return exit_codes.INTERRUPTED if answer.interrupted else _code(prospect)
 
 

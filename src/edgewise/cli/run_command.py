@@ -59,9 +59,7 @@ EPILOG = (
 @click.option(
     "--fresh", is_flag=True, help="Set earlier results of this folder aside and measure every case again."
 )
-@click.option(
-    "--into", default="runs", show_default=True, metavar="DIR", help="Folder of runs; may be shared."
-)
+@click.option("--into", default="runs", metavar="DIR", help="Folder of runs; may be shared.")
 @click.option(
     "--recorded", is_flag=True, help="Judge and draw the results recorded beside FILE; measure nothing."
 )

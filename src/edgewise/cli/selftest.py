@@ -6,10 +6,10 @@ import math
 import tempfile
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -111,7 +111,8 @@ def self_test(device: torch.device, tell: Callable[[str], None] = lambda verb: N
         tell(verb)
         began = time.perf_counter()
         try:
-            result, note = work(device)
+            fine, note = work(device)
+            result = "ok" if fine else "differs"
         except Exception as error:  # noqa: BLE001  a report of what fails is what this is for
             result, note = "failed", f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
         yield SelfTestRow(verb, result, round(time.perf_counter() - began, 2), note)
@@ -123,92 +124,97 @@ def document(device: torch.device, rows: list[SelfTestRow]) -> dict[str, Any]:
     return {"device": name, "threads": torch.get_num_threads(), "rows": [asdict(row) for row in rows]}
 
 
-def _compared(
-    numbers: Callable[[torch.device, torch.dtype], Numbers], device: torch.device
-) -> tuple[str, str]:
+Answer = tuple[bool, str]  # whether the device does as it should, and a note
+Result = TypeVar("Result")
+
+
+def _both(device: torch.device, work: Callable[[torch.device], Result]) -> tuple[Result, Result]:
+    """Return the answers of the device and of the processor."""
+    return work(device), work(torch.device("cpu"))
+
+
+def _compared(numbers: Callable[[torch.device, torch.dtype], Numbers], device: torch.device) -> Answer:
     """Return the largest relative difference between the device in float32 and the processor in float64."""
     own, reference = numbers(device, torch.float32), numbers(torch.device("cpu"), torch.float64)
     worst, place = 0.0, ""
     for name, values in reference.items():
         scale = max(max(map(abs, values)), 1e-6)
         if len(own.get(name, ())) != len(values):
-            return "differs", f"{name} has {len(own.get(name, ()))} numbers; on the processor {len(values)}"
+            return False, f"{name} has {len(own.get(name, ()))} numbers; on the processor {len(values)}"
         for a, b in zip(own[name], values, strict=True):
             apart = abs(a - b) / scale if math.isfinite(a) else math.inf
             if apart > worst:
                 worst, place = apart, name
-    result = "ok" if worst <= CLOSE else "differs"
-    return result, f"largest relative difference {worst:.1e}" + (f" ({place})" if result != "ok" else "")
+    fine = worst <= CLOSE
+    return fine, f"largest relative difference {worst:.1e}" + ("" if fine else f" ({place})")
 
 
 def _small_measured(device: torch.device, dtype: torch.dtype) -> Numbers:
     batch = _small_batches(device, 1)[0]
     trace = edgewise.measure(_small_model(device, dtype), batch, readouts=("own",), pair=False)
-    quantities = ("norm", "separation", "log_gradient")
-    return {name: trace.blocks(name).tolist() for name in quantities}
+    return {name: trace.blocks(name).tolist() for name in ("norm", "separation", "log_gradient")}
 
 
 def _small_described(device: torch.device, dtype: torch.dtype) -> Numbers:
     description = edgewise.describe(_small_model(device, dtype)).to_dict()
     flat = {k: v if isinstance(v, list) else [v] for k, v in description.items()}
-    return {
-        k: [float(x) for x in v] for k, v in flat.items() if v and all(isinstance(x, int | float) for x in v)
-    }
+    numeric = {k: v for k, v in flat.items() if v and all(isinstance(x, int | float) for x in v)}
+    return {k: [float(x) for x in v] for k, v in numeric.items()}
 
 
-def _audited(device: torch.device) -> tuple[str, str]:
-    own, reference = (
-        [(f.kind.name, f.parameters) for f in edgewise.audit_initialization(_small_model(place))]
-        for place in (device, torch.device("cpu"))
-    )
-    return (
-        "ok" if own == reference else "differs"
-    ), f"{len(own)} findings, on the processor {len(reference)}"
+def _audited(device: torch.device) -> Answer:
+    def found(place: torch.device) -> list[tuple[str, Sequence[str]]]:
+        return [(f.kind.name, f.parameters) for f in edgewise.audit_initialization(_small_model(place))]
+
+    own, reference = _both(device, found)
+    return own == reference, f"{len(own)} findings, on the processor {len(reference)}"
 
 
-def _small_checked(device: torch.device) -> tuple[str, str]:
-    kinds = []
-    for place in (device, torch.device("cpu")):
+def _same(parameters: Iterable[Tensor], others: Iterable[Tensor]) -> bool:
+    return all(map(torch.equal, parameters, others))
+
+
+def _copied(model: nn.Module) -> list[Tensor]:
+    return [p.detach().clone() for p in model.parameters()]
+
+
+def _small_checked(device: torch.device) -> Answer:
+    def found(place: torch.device) -> tuple[list[str], bool]:
         model = _small_model(place)
-        before = [p.detach().clone() for p in model.parameters()]
-        optimizer = torch.optim.AdamW(model.parameters(), 1e-3)
+        before, optimizer = _copied(model), torch.optim.AdamW(model.parameters(), 1e-3)
         report = edgewise.check(model, _small_batches(place, 3), _small_loss, optimizer)
-        if not all(torch.equal(p, old) for p, old in zip(model.parameters(), before, strict=True)):
-            return "differs", "weights are not as before"
-        kinds.append(sorted(f"{f.severity}: {f.kind}" for f in report.problems))
-    return ("ok" if kinds[0] == kinds[1] else "differs"), f"{kinds[0] or 'nothing wrong'}; weights as before"
+        return sorted(f"{f.severity}: {f.kind}" for f in report.problems), _same(model.parameters(), before)
+
+    (own, kept), (reference, also) = _both(device, found)
+    if not (kept and also):
+        return False, "weights are not as before"
+    return own == reference, f"{own or 'nothing wrong'}; weights as before"
 
 
-def _small_initialized(device: torch.device) -> tuple[str, str]:
+def _small_initialized(device: torch.device) -> Answer:
     model = _small_model(device, depth=DEEP, norm_first=False)
-    before = [p.detach().clone() for p in model.parameters()]
+    before = _copied(model)
     applied = edgewise.initialize_(model, _small_batches(device, 1)[0], generator=0)
     finite = all(bool(p.isfinite().all()) and p.device.type == device.type for p in model.parameters())
-    changed = any(not torch.equal(p, old) for p, old in zip(model.parameters(), before, strict=True))
+    changed = not _same(model.parameters(), before)
     applied.undo()
-    undone = all(torch.equal(p, old) for p, old in zip(model.parameters(), before, strict=True))
-    result = "ok" if finite and changed and undone else "differs"
-    return result, f"finite: {finite}, changed: {changed}, undone bit for bit: {undone}"
+    undone = _same(model.parameters(), before)
+    return (
+        finite and changed and undone,
+        f"finite: {finite}, changed: {changed}, undone bit for bit: {undone}",
+    )
 
 
-def _rated(device: torch.device) -> tuple[str, str]:
-    best = [
-        edgewise.learning_rate(
-            _small_model(place),
-            _small_batches(place, 24),
-            _small_loss,
-            steps=20,
-            rates=4,
-            progress=False,
-        ).best
-        for place in (device, torch.device("cpu"))
-    ]
-    if best[0] is None or best[1] is None:
-        return (
-            "ok" if best[0] is best[1] else "differs"
-        ), f"no rate named: {best[0]} here, {best[1]} on the processor"
-    apart = max(best[0] / best[1], best[1] / best[0])
-    return ("ok" if apart <= RATE_APART else "differs"), f"{best[0]:.2g} here, {best[1]:.2g} on the processor"
+def _rated(device: torch.device) -> Answer:
+    def best(place: torch.device) -> float | None:
+        model, batches = _small_model(place), _small_batches(place, 24)
+        return edgewise.learning_rate(model, batches, _small_loss, steps=20, rates=4, progress=False).best
+
+    own, reference = _both(device, best)
+    if own is None or reference is None:
+        return own is reference, f"no rate named: {own} here, {reference} on the processor"
+    apart = max(own / reference, reference / own)
+    return apart <= RATE_APART, f"{own:.2g} here, {reference:.2g} on the processor"
 
 
 def _small_trained(device: torch.device, folder: Path | None) -> tuple[list[Tensor], int, int]:
@@ -240,34 +246,27 @@ def _count_waits(device: torch.device, on: bool) -> None:
         torch.cuda.set_sync_debug_mode("warn" if on else "default")
 
 
-def _watched(device: torch.device) -> tuple[str, str]:
+def _watched(device: torch.device) -> Answer:
     alone, waits, _ = _small_trained(device, None)
     again, _, _ = _small_trained(device, None)
     with tempfile.TemporaryDirectory() as folder:
         watched, more, rows = _small_trained(device, Path(folder) / "run")
-    repeats, same = (all(map(torch.equal, alone, other)) for other in (again, watched))
-    counted = (
-        f"{more - waits} waits for the device" if device.type == "cuda" else "waits are counted on CUDA only"
-    )
-    note = f"{rows} rows in {WATCHED_STEPS} steps, {counted}; "
+    repeats, same = _same(alone, again), _same(alone, watched)
+    counted = "waits are counted on CUDA only"
+    if device.type == "cuda":
+        counted = f"{more - waits} waits for the device"
+    weights = "weights as unwatched" if same else "weights are changed"
     if not repeats:
-        return (
-            "ok" if rows else "differs",
-            note + "this device does not repeat a training bit for bit, so weights say nothing",
-        )
-    return "ok" if same and rows else "differs", note + (
-        "weights as unwatched" if same else "weights are changed"
-    )
+        weights = "this device does not repeat a training bit for bit, so weights say nothing"
+    return rows > 0 and (same or not repeats), f"{rows} rows in {WATCHED_STEPS} steps, {counted}; {weights}"
 
 
-def _predicted(_: torch.device) -> tuple[str, str]:
+def _predicted(_: torch.device) -> Answer:
     verdict = edgewise.judge(edgewise.predict("torch-encoder", depth=DEPTH, tokens=TOKENS))
-    return (
-        "ok" if verdict.probability is not None else "differs"
-    ), f"{verdict.outcome.value}; needs no device"
+    return verdict.probability is not None, f"{verdict.outcome.value}; needs no device"
 
 
-VERBS: dict[str, Callable[[torch.device], tuple[str, str]]] = {
+VERBS: dict[str, Callable[[torch.device], Answer]] = {
     "predict": _predicted,
     "describe": lambda device: _compared(_small_described, device),
     "measure": lambda device: _compared(_small_measured, device),

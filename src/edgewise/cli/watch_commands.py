@@ -45,10 +45,8 @@ NOT_SEEN = "Not everything was seen:"
 @click.command()
 @click.argument("run", type=click.Path())
 @click.option("--once", is_flag=True, help="Print the table once and end, also while the run continues.")
-@click.option(
-    "--every", type=click.FloatRange(0.1), default=2.0, show_default=True, help="Seconds between two looks."
-)
-@click.option("--rank", type=click.IntRange(0), default=0, show_default=True, help="Of which process.")
+@click.option("--every", type=click.FloatRange(0.1), default=2.0, help="Seconds between two looks.")
+@click.option("--rank", type=click.IntRange(0), default=0, help="Of which process.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document once, and nothing else.")
 def watch(run: str, once: bool, every: float, rank: int, as_json: bool) -> int:
     """Show what was not seen of a watched run, its last row, block by block, and its alarms, while it grows.
@@ -193,7 +191,7 @@ def _number(value: float) -> str:
 @click.command()
 @click.argument("run", type=click.Path())
 @json_option
-@click.option("--rank", type=click.IntRange(0), default=0, show_default=True, help="Of which process.")
+@click.option("--rank", type=click.IntRange(0), default=0, help="Of which process.")
 @click.option("--again", is_flag=True, help="Ask today's detectors about the stored rows.")
 def alarms(run: str, as_json: bool, rank: int, again: bool) -> int:
     """Print what was not seen of a watched run, then its alarms.

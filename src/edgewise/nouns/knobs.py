@@ -156,90 +156,52 @@ def _multiplier(name: str, meaning: str) -> Knob:
     return Knob(name, "number", 1.0, meaning, maximum=LARGEST_NUMBER, per_block=True)
 
 
+def _positive(name: str, default: float, meaning: str, minimum: float = 0.0, per_block: bool = False) -> Knob:
+    return Knob(name, "number", default, meaning, minimum, LARGEST_NUMBER, not minimum, per_block=per_block)
+
+
 def _gain(name: str, meaning: str, default: float | None = 1.0) -> Knob:
-    return Knob(
-        name,
-        "number",
-        default,
-        meaning,
-        minimum=0.0,
-        maximum=LARGEST_NUMBER,
-        per_block=True,
-        optional=default is None,
-    )
+    optional = default is None
+    return Knob(name, "number", default, meaning, 0.0, LARGEST_NUMBER, per_block=True, optional=optional)
 
 
+def _count(
+    name: str, default: int | None, meaning: str, minimum: int = 1, maximum: int = LARGEST_COUNT
+) -> Knob:
+    return Knob(name, "integer", default, meaning, minimum, maximum, optional=default is None)
+
+
+_LOGIT_BIAS = "standard deviation of a bias of the logits by distance, drawn for every head"
+_NORMED = "queries and keys normalized; score_gain is then the product of their gains"
+_KERNEL = (
+    "weights of the keys, with s = 1/sqrt(head_width): softmax of s q.k; gaussian, exp(-s (q-k)^2/2), rows not "
+    "normalized; bilinear, s q.k over the number of tokens"
+)
+_ROPE = "rotary positions: true, or the rotated fraction of a head"
+_NORM_KIND = "LayerNorm, RMSNorm, or elementwise tanh (DyT), erf (Derf)"
+_WINDOW = "keys seen to one side, the token itself included"
 KNOBS: dict[str, Knob] = {
     knob.name: knob
     for knob in (
-        Knob("depth", "integer", 12, "number of blocks", minimum=1, maximum=DEEPEST),
-        Knob(
-            "tokens",
-            "integer",
-            256,
-            "sequence length n; an overlap needs two",
-            minimum=2,
-            maximum=LARGEST_COUNT,
-        ),
-        Knob("width", "integer", 512, "width of the residual stream d", minimum=1, maximum=LARGEST_COUNT),
-        Knob(
-            "heads", "integer", 8, "attention heads; 0 leaves attention out", minimum=0, maximum=LARGEST_COUNT
-        ),
-        Knob(
-            "head_width",
-            "integer",
-            None,
-            "width of one head; width/heads unless given",
-            minimum=1,
-            maximum=LARGEST_COUNT,
-            optional=True,
-        ),
-        Knob(
-            "kv_heads",
-            "integer",
-            None,
-            "key and value heads; heads unless given",
-            minimum=1,
-            maximum=LARGEST_COUNT,
-            optional=True,
-        ),
-        Knob(
+        _count("depth", 12, "number of blocks", maximum=DEEPEST),
+        _count("tokens", 256, "sequence length n; an overlap needs two", 2),
+        _count("width", 512, "width of the residual stream d"),
+        _count("heads", 8, "attention heads; 0 leaves attention out", 0),
+        _count("head_width", None, "width of one head; width/heads unless given"),
+        _count("kv_heads", None, "key and value heads; heads unless given"),
+        _count(
             "mlp_width",
-            "integer",
             None,
             "hidden width; 4 width unless given, 0 leaves the MLP out",
-            minimum=0,
-            maximum=4 * LARGEST_COUNT,
-            optional=True,
+            0,
+            4 * LARGEST_COUNT,
         ),
         Knob("activation", "activation", "gelu", "activation of the MLP"),
         Knob("gated", "flag", False, "gated MLP (SwiGLU, GEGLU)"),
         Knob("norm", "choice", "pre", "position of the norms", choices=NORMS),
-        Knob(
-            "norm_kind",
-            "choice",
-            "layer",
-            "LayerNorm, RMSNorm, or elementwise tanh (DyT), erf (Derf)",
-            choices=NORM_KINDS,
-        ),
-        Knob(
-            "norm_slope",
-            "number",
-            1.0,
-            "slope inside an elementwise norm, tanh(slope x)",
-            minimum=0.0,
-            maximum=LARGEST_NUMBER,
-            exclusive=True,
-        ),
-        Knob(
-            "embedding_norm",
-            "number",
-            1.0,
-            "mean square per coordinate q at the input",
-            minimum=0.0,
-            maximum=LARGEST_NUMBER,
-            exclusive=True,
-        ),
+        Knob("norm_kind", "choice", "layer", _NORM_KIND, choices=NORM_KINDS),
+        _positive("norm_slope", 1.0, "slope inside an elementwise norm, tanh(slope x)"),
+        _positive("embedding_norm", 1.0, "mean square per coordinate q at the input"),
         _gain("score_gain", "gain_Q gain_K: the standard deviation of a logit at q = 1"),
         _gain("value_gain", "gain_V gain_O: value and output projections together"),
         _gain("key_gain", "gain_K alone (weight gradients only); sqrt(score_gain) unless given", None),
@@ -254,51 +216,13 @@ KNOBS: dict[str, Knob] = {
         _multiplier("mlp_branch", "multiplier of the MLP branch"),
         Knob("parallel", "flag", False, "attention and MLP read the same input and are added together"),
         Knob("causal", "flag", False, "a token sees itself and earlier tokens only"),
-        Knob(
-            "window",
-            "integer",
-            None,
-            "keys seen to one side, the token itself included",
-            minimum=1,
-            per_block=True,
-            optional=True,
-        ),
-        Knob(
-            "rope",
-            "fraction",
-            0.0,
-            "rotary positions: true, or the rotated fraction of a head",
-            per_block=True,
-        ),
-        Knob(
-            "rope_base",
-            "number",
-            10000.0,
-            "base of the rotary frequencies",
-            minimum=1.0,
-            maximum=LARGEST_NUMBER,
-            per_block=True,
-        ),
+        Knob("window", "integer", None, _WINDOW, minimum=1, per_block=True, optional=True),
+        Knob("rope", "fraction", 0.0, _ROPE, per_block=True),
+        _positive("rope_base", 10000.0, "base of the rotary frequencies", 1.0, per_block=True),
         Knob("alibi", "flag", False, "linear position bias on the logits"),
-        _gain(
-            "position_bias",
-            "standard deviation of a bias of the logits by distance, drawn for every head",
-            0.0,
-        ),
-        Knob(
-            "qk_norm",
-            "flag",
-            False,
-            "queries and keys normalized; score_gain is then the product of their gains",
-        ),
-        Knob(
-            "kernel",
-            "choice",
-            "softmax",
-            "weights of the keys, with s = 1/sqrt(head_width): softmax of s q.k; gaussian, exp(-s (q-k)^2/2), rows "
-            "not normalized; bilinear, s q.k over the number of tokens",
-            choices=KERNELS,
-        ),
+        _gain("position_bias", _LOGIT_BIAS, 0.0),
+        Knob("qk_norm", "flag", False, _NORMED),
+        Knob("kernel", "choice", "softmax", _KERNEL, choices=KERNELS),
     )
 }
 
