@@ -220,16 +220,11 @@ def test_numbers_may_end_before_the_loss_does(name: str, value: float) -> None:
     assert f"The {name.split('.')[-1]} of {alarms[0].place} is not finite." in alarms[0].what
 
 
-def test_a_vanishing_gradient() -> None:
-    changes = {"embed.gradient_growth": lambda step: 1 + max(0, step - 50) * 0.15}
-    assert "vanishing_gradient" in kinds(run(changes))
-
-
 def test_a_start_that_is_thrown_off_is_named_before_there_is_a_past() -> None:
-    """The stream grows by e a step and the loss stays where it began: named within 20 rows, but not while it falls."""
+    """The stream grows by e a step and the loss doubles: named within 20 rows, but not if it stays or falls."""
     grown = {f"block.{i}.norm": lambda step: math.exp(min(step, 15)) for i in range(DEPTH)}
-    flat = {"loss": lambda step: math.exp(step / 200)}
-    named = run({**grown, **flat}, steps=20)
+    assert run({**grown, "loss": lambda step: math.exp(step / 200)}, steps=20) == []
+    named = run({**grown, "loss": lambda step: math.exp(min(step, 8) / 10)}, steps=20)
     assert kinds(named) == ["update_too_large"] and named[0].step < 15
     assert "that of the first row" in named[0].what
     assert run({**grown, "loss": lambda step: 0.9**step}, steps=20) == []
@@ -244,16 +239,6 @@ def test_an_input_unlike_the_others_is_the_batch() -> None:
     alarms = run(once)
     assert kinds(alarms) == ["bad_batch"] and alarms[0].step == 100
     assert run({"embed.norm": once["embed.norm"]}) == []  # a loss that does not mind is no harm
-
-
-def test_leaving_the_prediction_of_step_0_is_named_once_it_lasts() -> None:
-    """Within the limits at step 0; then the gradient falls by 9 nats where 7 is the limit, and nothing is learned."""
-    falling = {"block.1.gradient_growth": lambda step: 1 + 4.5 * (step > 40)}
-    flat = {"loss": lambda step: math.exp(step / 200)}
-    named = [a for a in run({**falling, **flat}) if a.kind is AlarmKind.LEFT_PREDICTION]
-    assert len(named) == 1 and named[0].step >= 40 + 30
-    assert "at step 0 it was" in named[0].what
-    assert "left_prediction" not in kinds(run(falling))  # while it learns, nobody is called
 
 
 def test_steps_beyond_the_edge_of_a_rehearsal_are_named() -> None:

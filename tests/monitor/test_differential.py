@@ -111,14 +111,15 @@ def test_a_block_without_its_skip_is_named() -> None:
 
 
 def test_batches_that_repeat() -> None:
-    """One batch, a few of them, the same few rows in another order; fresh rows and rows that are few by nature."""
+    """One batch, a few of them; fresh rows, batches used four times, a small set that is shuffled, few by nature."""
     rng = torch.Generator().manual_seed(0)
     few = torch.randint(0, 64, (32, 12), generator=rng)
     made = {
         "same batch": lambda k: few[:8],
         "same few batches": lambda k: few[8 * (k % 2) :][:8],
-        "same few examples": lambda k: few[torch.randperm(32, generator=rng)[:8]],
         "": lambda k: torch.randint(0, 64, (8, 12), generator=rng),
+        "   ": lambda k: few[torch.randperm(32, generator=rng)[:8]],
+        "  ": lambda k: torch.randint(0, 64, (8, 12), generator=torch.Generator().manual_seed(k // 4)),
         " ": lambda k: torch.randint(0, 2, (8, 3), generator=rng),  # eight rows that there are, at random
     }
     for words, batch in made.items():

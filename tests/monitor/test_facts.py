@@ -327,6 +327,21 @@ def test_a_schedule_that_comes_back_is_named_and_restarts_are_not() -> None:
     assert not returned(lambda k: warm(k) * (0.5 + 0.5 * math.cos(math.pi * (k % 75) / 75)))
     assert not returned(lambda k: min(1.0, (k % 75 + 1) / 8) * (1 - (k % 75) / 75))
     assert not returned(lambda k: warm(k) * (0.5 + 0.5 * math.cos(math.pi * k / 250)))
+    assert not returned(lambda k: 0.01 + 1 - abs(1 - k % 80 / 40))  # cycles, which begin with such a climb
+
+
+@pytest.mark.parametrize(
+    ("rate", "beyond"),
+    [(lambda k: math.exp(max(k - 80, 0) / 25), True), (lambda k: 1 - 0.9 * (k % 60) / 60, False)],
+)
+def test_a_rate_is_beyond_what_the_run_has_trained_with_in_a_ramp_and_not_in_a_restart(
+    rate: Callable[[int], float], beyond: bool
+) -> None:
+    """Both have more than doubled within 120 steps."""
+    facts = StepFacts()
+    for k in range(122):
+        list(facts.see([rate(k)], 1.0))
+    assert facts.rates.raised(120) > 1.5 and (facts.rates.beyond > 1.5) == beyond
 
 
 def test_second_moments_of_others_are_named_and_the_same_ones_loaded_again_are_not() -> None:

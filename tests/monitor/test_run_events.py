@@ -345,9 +345,11 @@ def test_passes_of_a_step_that_grow_and_are_summed() -> None:
         assert (seen.summed(factor) is not None) == named
 
 
-@pytest.mark.parametrize(("peak", "scale", "told"), [(0.9, 1.0, False), (2.0, 1.0, True), (2.0, 0.3, False)])
+@pytest.mark.parametrize(
+    ("peak", "scale", "told"), [(0.9, 1.0, False), (3.0, 1.0, True), (2.0, 1.0, False), (3.0, 0.3, False)]
+)
 def test_one_batch_whose_loss_came_back(peak: float, scale: float, told: bool) -> None:
-    """It is an alarm if it cost more than guessing, and its gradient was not clipped."""
+    """It is an alarm if it cost more than twice as much as guessing, and its gradient was not clipped."""
     examination: Any = object.__new__(Examination)
     examination.evidence = lambda: SimpleNamespace(least=1.4, gradient_scale=scale)
     examination.profiles, examination._peaks = BatchProfiles(), {46: peak}

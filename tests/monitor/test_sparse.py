@@ -35,6 +35,17 @@ def test_a_loss_has_risen_by_a_part_of_the_first_one_and_more_than_it_scatters()
     assert seen(start + logs[:10] + high).risen() == 0  # no past yet
 
 
+def test_a_loss_is_harmed_if_it_rose_or_is_that_of_knowing_nothing() -> None:
+    fell = seen([math.log(2.0)] * 20 + [math.log(0.5)] * 80)
+    assert not fell.harmed
+    assert seen([math.log(2.0)] * 20 + [math.log(0.5)] * 80 + [math.log(1.5)] * 20).harmed
+    assert seen([math.log(2.0)] * 60).harmed
+    fell.chance = 0.5
+    assert fell.harmed
+    fell.open = True  # it may be below zero, or is one side of a game
+    assert not fell.harmed
+
+
 @pytest.mark.parametrize("gap", [1, 8])
 def test_a_loss_that_rises_within_its_scatter_is_put_down_to_what_moved(gap: int) -> None:
     risen = {"loss": rises(220, 15.0)}
@@ -88,7 +99,7 @@ def test_a_head_that_dies_after_six_rows_is_named() -> None:
 
 def test_a_start_that_is_thrown_off_needs_five_losses_and_two_rows() -> None:
     grown = {f"block.{i}.norm": lambda step: math.exp(min(2 * step, 15)) for i in range(DEPTH)}
-    alarms = run({"loss": lambda step: 1.02**step} | grown, 20, gap=6)
+    alarms = run({"loss": lambda step: 1.2**step} | grown, 20, gap=6)
     assert kinds(alarms) == ["update_too_large"] and alarms[0].step == 6
 
 

@@ -27,7 +27,6 @@ class AlarmKind(Enum):
     BAD_BATCH = "bad_batch"
     OVERFLOW_AHEAD = "overflow_ahead"
     DEAD_HEAD = "dead_head"
-    LEFT_PREDICTION = "left_prediction"
     NOT_A_NUMBER = "not_a_number"
     RATE_ZERO = "rate_zero"
     NO_GRADIENT = "no_gradient"
@@ -64,7 +63,6 @@ MEANING = {
     AlarmKind.BAD_BATCH: "Loss and gradient jumped at once with nothing moving before, which points to the data.",
     AlarmKind.OVERFLOW_AHEAD: "Activations are on their way to the largest number of their type, and will be infinite.",
     AlarmKind.DEAD_HEAD: "One head gives next to nothing to the stream.",
-    AlarmKind.LEFT_PREDICTION: "The network is not where it was predicted to be, so the forecast for it does not hold.",
     AlarmKind.NOT_A_NUMBER: "Once a number is not finite, every weight will follow.",
     AlarmKind.RATE_ZERO: "With a learning rate of 0 the optimizer changes nothing.",
     AlarmKind.NO_GRADIENT: "The optimizer steps with gradients that are exactly zero, so the weights learn nothing.",
@@ -92,7 +90,6 @@ ADVICE = {
     AlarmKind.BAD_BATCH: "Check the batch in the dossier; edgewise replay repeats the step without it.",
     AlarmKind.OVERFLOW_AHEAD: "Keep the stream in bfloat16 or float32, or bring its norm down (a lower rate).",
     AlarmKind.DEAD_HEAD: "Check whether its weights were set to zero or frozen; training seldom revives a head.",
-    AlarmKind.LEFT_PREDICTION: "Judge the measured step: edgewise.judge(edgewise.monitor.trace_at(run, step)).",
     AlarmKind.NOT_A_NUMBER: "Go back to the last checkpoint; edgewise replay says whether float32 would have survived.",
     AlarmKind.RATE_ZERO: "Check the optimizer's lr and the scheduler that sets it.",
     AlarmKind.NO_GRADIENT: "Check the order of backward, zero_grad and step, and for detach() in the model.",

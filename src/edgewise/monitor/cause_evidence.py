@@ -122,11 +122,15 @@ def _ratio(a: Tensor, b: Tensor) -> float | None:
 
 
 class StartFact(NamedTuple):
-    """One fact that does not hold at the start; certain: it cannot be meant, else it explains a symptom."""
+    """One fact that does not hold at the start; certain: it cannot be meant, else it explains a symptom.
+
+    waits: it is told if the loss is no better than knowing nothing by then
+    """
 
     kind: str
     detection: Detection
     certain: bool
+    waits: bool = False
 
 
 Start = list[tuple[nn.Parameter, Tensor]]
@@ -183,6 +187,8 @@ class Evidence:
     dated: Sequence[tuple[int, Batch]] = ()  # small batches with their steps
     snapshots: Sequence[tuple[int, Start]] = ()  # weights as those steps began
     profiles: BatchProfiles = field(default_factory=BatchProfiles)  # what the batches are made of
+    losses: Sequence[tuple[int, float]] = ()  # of the last steps
+    harmed: bool = False  # the loss has risen, or is no better than knowing nothing
 
     @property
     def call(self) -> Call | None:

@@ -19,7 +19,7 @@ from edgewise.monitor.facts import LEVELS
 from edgewise.monitor.loss_detectors import Detection, Detector, LossAlone, LoudLoss, loss_rise, steps_grew
 from edgewise.monitor.series import JUMP, History
 
-STATES = (AlarmKind.RANK_COLLAPSE, AlarmKind.LEFT_PREDICTION)  # which last, and need not move
+STATES = (AlarmKind.RANK_COLLAPSE,)  # which last, and need not move
 # which one batch may bring about
 EVENTS = (AlarmKind.BAD_BATCH, AlarmKind.LOSS_SPIKE, AlarmKind.NOT_A_NUMBER)
 REACH = 160  # steps for which a rise of the loss is put down to the jump that it began with

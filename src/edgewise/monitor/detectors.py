@@ -28,7 +28,6 @@ from edgewise.monitor.loss_detectors import (
     strange_input,
 )
 from edgewise.monitor.series import FEWEST, JUMP, LONG, LOOKS, WINDOW, History
-from edgewise.stability.lyapunov import SEVERITY_LIMITS
 
 GROWTH = math.log(1.5)  # within 40 steps
 TENFOLD = math.log(10.0)
@@ -38,6 +37,7 @@ DOUBLES, SURE_OF_ITSELF, LEARNS = 200, 100, 0.8  # and in one whose loss is belo
 SHARP = math.log(16.0)  # a logit of 16 leaves a ten-millionth to the other keys
 LASTING = 30  # steps
 FIRST, THROWN = 5, math.log(1e4)  # losses whose mean counts before there is a past; of the mean square
+WORSE = 1.5  # times the first loss
 # of an alarm's t-value, in what moves first
 NEAR, EARLY = (0.6, ("norm", "largest_logit", "update_ratio", "headroom"))
 BEYOND = 3.0  # times the change of the stream at the edge: at twice, healthy runs alarm (experiments/alarms/edge.py)
@@ -155,25 +155,6 @@ def rank_collapse(history: History) -> Detection | None:
     )
 
 
-def vanishing_gradient(history: History) -> Detection | None:
-    """The gradient at the first site, against the last one, falls by four nats within the window.
-
-    Where tokens have become alike it falls for that reason, which is named once it lasts.
-    """
-    at = history.at("gradient_growth")
-    if not len(at) or (history.since_start("separation") < -TENFOLD).any():
-        return None
-    i = int(at[0])
-    if not (history.t[i] < -history.threshold and history.change[i] < -4.0):
-        return None
-    return Detection(
-        AlarmKind.VANISHING_GRADIENT,
-        f"The squared gradient at the embedding is e^{history.now[i]:.1f} of that at the last block, "
-        f"e^{history.change[i]:.1f} of what it was.",
-        series=i,
-    )
-
-
 def exploding_gradient(history: History) -> Detection | None:
     """A tenfold gradient by a trend: the jump of a moment is a bad batch or a spike."""
     at = history.at("gradient")
@@ -210,12 +191,12 @@ def update_too_large(history: History) -> Detection | None:
 
 
 def thrown_off(history: History) -> Detection | None:
-    """In the first rows, before there is a past: the stream is a hundred times larger, and the loss has not fallen."""
+    """In the first rows, before there is a past: the stream is a hundred times larger, the loss half as much more."""
     at, losses = history.at("norm"), history.losses.last(FIRST)
     if not 1 < history.count < FEWEST or len(losses) < FIRST or not len(at) or not _loss_watched(history):
         return None
     grown = history.since_start("norm")
-    if not (np.nanmax(grown) > THROWN and np.mean(np.exp(losses)) >= math.exp(history.losses.first)):
+    if not (np.nanmax(grown) > THROWN and np.mean(np.exp(losses)) >= WORSE * math.exp(history.losses.first)):
         return None
     i = int(np.nanargmax(grown))
     return Detection(
@@ -235,46 +216,6 @@ def beyond_the_edge(history: History) -> Detection | None:
         f"A step moves the last stream {history.beyond[-1]:.2g} times as far as at the edge of the rehearsal, and at "
         f"least {min(history.beyond):.2g} times in the last {LOOKS} looks.",
     )
-
-
-def left_prediction(history: History) -> Detection | None:
-    """At step 0 separation and gradient were within the limits of a verdict; now they are not, and little is learned.
-
-    Twice the change over the second half of depth decides, as it does for a verdict on the untrained network.
-    """
-    if history.first is None or not len(history.at("separation")):
-        return None
-    if (
-        not (np.abs(_late(history, history.now[None])) > SEVERITY_LIMITS.fails).any()
-        or not history.stalled
-        or _learned(history)
-    ):
-        return None
-    lasts = history.lasting(LASTING)
-    if not lasts:
-        return None
-    start, now = _late(history, history.first[None]), _late(history, history.past()[1][-lasts:])
-    left = np.abs(now).min(0) - np.where(np.abs(start[0]) < SEVERITY_LIMITS.risky, 0.0, np.inf)
-    which = int(np.argmax(np.nan_to_num(left, nan=-np.inf)))
-    if not left[which] > SEVERITY_LIMITS.fails:
-        return None
-    what = ("separation of tokens", "gradient")[which]
-    return Detection(
-        AlarmKind.LEFT_PREDICTION,
-        f"Over the depth of the network the {what} changes by {now[-1, which]:.1f} nats; at step 0 it was "
-        f"{start[0, which]:.1f}, which a verdict calls trainable, and beyond {SEVERITY_LIMITS.fails:.0f} it does not.",
-        series=int(history.at("separation")[-1]),
-    )
-
-
-def _late(history: History, values: Array) -> Array:
-    """(rows, 2): twice the log-change over the second half of depth, of the separation and of |g|^2 q backwards."""
-    separation, norm, gradient = (history.at(n) for n in ("separation", "norm", "gradient_growth"))
-    half, late = len(separation) // 2, np.empty((len(values), 2))
-    late[:, 0] = values[:, separation[-1]] - values[:, separation[half]]
-    inner, last = (values[:, gradient[i]] + values[:, norm[i]] for i in (half, -1))
-    late[:, 1] = inner - last
-    return 2 * late
 
 
 def overflow_ahead(history: History) -> Detection | None:
@@ -326,12 +267,10 @@ DETECTORS: tuple[Detector, ...] = (
     logit_growth,
     entropy_collapse,
     exploding_gradient,
-    vanishing_gradient,
     overflow_ahead,
     beyond_the_edge,
     update_too_large,
     dead_head,
-    left_prediction,
 )
 
 
@@ -346,7 +285,6 @@ SUDDEN: tuple[Detector, ...] = (
     attention_closed,
     beyond_the_edge,
     dead_head,
-    left_prediction,
 )
 
 

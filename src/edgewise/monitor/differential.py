@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -26,7 +27,7 @@ DECAYS, SHRUNK = 2e-3, 0.9  # share of the weights that a step of decay takes; o
 DROPS = 0.5  # share of the entries that dropout takes: more is dropped than kept
 MOVES = 1e-5  # of the outputs: what moves by more depends on what was changed
 NO_SKIP, SKIP = 0.25, 0.6  # of what enters a block leaves it: without a skip, and of the others
-PARTLY = (0.2, 0.85)  # share of the labels that are the next token, if the others are not
+PARTLY = (0.2, 0.7)  # share of the labels that are the next token, if the others are not: some noise is meant
 MOSTLY = 0.6  # share of the labels that are one token
 SMOOTHED = 0.5  # of the label's weight is given to the other classes
 OUTWEIGHS = 0.3  # weight of a penalty on the size of logits
@@ -35,10 +36,8 @@ WHOLE = (1 << 7, 1 << 8, 1 << 15, 1 << 16)  # numbers that a byte or a short int
 UNCLIPPED = 0.95  # of the gradient that arrived is used: it is not clipped
 DIVIDED = 0.2  # of the mean gradient of the passes
 SMALL = 0.05  # factor of the logits below which, or above whose inverse, the loss is another one
-SPREAD, LATE_ROWS = (
-    150.0,
-    40,
-)  # between the largest logit and the median; rows before which that may be the start
+# between the largest logit and the median; rows before which that may be the start
+SPREAD, LATE_ROWS = 150.0, 40
 FEW = 3  # batches that are repeated
 REPEATS = 10  # sampled batches that are all the same
 
@@ -84,7 +83,7 @@ def not_logits(e: Evidence) -> Detection | None:
             "Give the criterion the logits as they are.",
         )
     x = x.detach().float()
-    if float(x.min()) == float(x.max()):
+    if float(x.min()) == float(x.max()) and e.rows >= REPEATS:  # a readout may begin at zero
         return _mistake(
             f"All {x.numel()} outputs that the criterion is given are {float(x.max()):.3g}.",
             "the loss does not depend on the model: what the criterion is given is constant, multiplied by zero or "
@@ -291,7 +290,7 @@ def clipped(e: Evidence) -> Detection | None:
     """Plain gradient descent with gradients that clipping makes fifty times smaller."""
     plain = all("exp_avg_sq" not in state for o in e.optimizers for state in list(o.state.values())[:3])
     scale = e.gradient_scale * max(e.loss_factor, 1.0)  # a loss that was multiplied, and is divided again
-    if not (plain and e.optimizers and 0 < scale < 0.02):
+    if not (plain and e.optimizers and 0 < scale < 0.02) or e.rows < REPEATS or not e.harmed:
         return None
     return _mistake(
         f"The gradient that is used is {scale:.1g} times the one that arrived.",
@@ -304,7 +303,7 @@ def divided(e: Evidence) -> Detection | None:
     """Plain gradient descent with gradients that are divided once more than there are passes."""
     plain = all("exp_avg_sq" not in state for o in e.optimizers for state in list(o.state.values())[:3])
     scale = e.divided * e.loss_factor * e.passes
-    if not (plain and e.optimizers and e.divided < 1 and 0 < scale < DIVIDED):
+    if not (plain and e.optimizers and e.divided < 1 and 0 < scale < DIVIDED) or not e.harmed:
         return None
     return _mistake(
         f"The gradient that is used is {e.divided:.3g} times the one that arrived in each row, where the loss of "
@@ -317,7 +316,9 @@ def divided(e: Evidence) -> Detection | None:
 
 def maximizes(e: Evidence) -> Detection | None:
     """maximize=True."""
-    if any(g.get("maximize") for o in e.optimizers for g in o.param_groups):
+    if (e.entropy or e.criterion is not None) and any(
+        g.get("maximize") for o in e.optimizers for g in o.param_groups
+    ):
         return _mistake(
             "The optimizer has maximize=True.",
             "the optimizer maximizes the loss (maximize=True)",
@@ -327,32 +328,25 @@ def maximizes(e: Evidence) -> Detection | None:
 
 
 def same_batch(e: Evidence) -> Detection | None:
-    """Every sampled batch is the same, or made of the same few rows."""
+    """Every sampled batch is the same, or one of a few that come again: a small set that is shuffled may be meant."""
     last = e.profiles.last_rows(REPEATS)
     if constant_inputs(e) is not None:
         return None
     different = len(set(last))
+    returns = sum(a != b for a, b in pairwise(last)) >= different > 1  # and not each used some times in a row
     if len(last) == REPEATS and different == 1:
         return _mistake(
             f"The last {len(last)} sampled batches hold the same numbers.",
             "every step is given the same batch: the loader is made again, or read from its start, at every step",
             "Keep one iterator over the loader, outside of the loop over steps.",
         )
-    if len(last) == REPEATS and different <= FEW:
+    if len(last) == REPEATS and different <= FEW and returns:
         return _mistake(
             f"The last {len(last)} sampled batches are {different} different ones.",
             "the same few batches are repeated: the dataset is cut, or the loader is read from its start again",
             "Check the length of the dataset, the sampler, and where the iterator is made.",
         )
-    few = e.profiles.repeated()
-    if few is None:
-        return None
-    return _mistake(
-        f"The last {few[1]} rows of the sampled batches are {few[0]} different ones.",
-        "the same few examples are repeated, and learned by heart: the dataset is cut to them, or the loader reads the "
-        "same data again and again",
-        "Check the length of the dataset, the sampler, and where the iterator is made.",
-    )
+    return None
 
 
 def constant_inputs(e: Evidence) -> Detection | None:
@@ -443,7 +437,7 @@ def wrapped(e: Evidence) -> Detection | None:
 
 def contradicted(e: Evidence) -> Detection | None:
     """The same input with several labels in one batch, in most of its rows."""
-    found = e.profiles.contradicted()
+    found = None if e.learned else e.profiles.contradicted()
     if found is None:
         return None
     return _mistake(
@@ -629,8 +623,14 @@ def _changed(e: Evidence) -> _Moved | None:
     if int(other[0, place]) == int(ids[0, place]):
         return None
     with preserved(e.model, gradients=False):
-        one, two = (_output(e.model, _with_ids(call, ids, new)) for new in (ids[:few], other))
-    if one is None or two is None or one.shape != two.shape or one.shape[:2] != ids[:few].shape:
+        one, again, two = (
+            _output(e.model, _with_ids(call, ids, new)) for new in (ids[:few], ids[:few], other)
+        )
+    if (
+        one is None or again is None or not torch.equal(one, again)
+    ):  # it draws numbers, also in evaluation mode
+        return None
+    if two is None or one.shape != two.shape or one.shape[:2] != ids[:few].shape:
         return None
     if not bool(one.isfinite().all() & two.isfinite().all()):  # nothing can be compared
         return None

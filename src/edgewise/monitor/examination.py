@@ -43,7 +43,7 @@ from edgewise.monitor.instrument import HOST, Instrument
 from edgewise.monitor.loss_detectors import WAIT, Detection
 from edgewise.monitor.places import Places
 from edgewise.monitor.run_events import KEPT, BatchProfiles, RunEvents
-from edgewise.monitor.series import LARGEST, LONG, History
+from edgewise.monitor.series import LARGEST, LONG, WELL, History
 
 EARLY = (2, *range(9, 100, 10), *range(149, 1000, 50))  # rows behind which the numbers at hand are tested
 COPIED = (2, 59)  # and a few passes are made on the model as it is
@@ -51,14 +51,18 @@ LOOKS = (120, 240, 480, 960)  # steps at which a loss that does not fall is insp
 PLATEAU = 150  # steps before which a stall without a cause is not an alarm: healthy networks pass through it
 LATELY = 60  # steps for which a change of the weights explains a symptom
 CAME_BACK = 0.15  # of a jump of the loss is left when it has come back
+HALF_BACK = 0.5  # and when it is coming back
 BACK = 6  # steps in which the loss must come back for a jump to be one batch's
 PASSED = "one batch"  # whose loss came back, and was no higher than that of knowing nothing
-OUTGROWN, PENDING = 0.25, 60  # of the first loss; steps after which one that was too large must be below it
+OUTGROWN, PENDING = 0.25, 100  # of the first loss; steps after which a doubtful start must be below it
 OF_DATA = (AlarmKind.LOSS_SPIKE, AlarmKind.UPDATE_TOO_LARGE)  # which data that is new may bring about
 EVENTS = (AlarmKind.LOSS_SPIKE, AlarmKind.BAD_BATCH)  # which weights that were overwritten bring about
 OF_LEARNING = (AlarmKind.UPDATE_TOO_LARGE, AlarmKind.EXPLODING_GRADIENT)  # at the end of a first plateau, too
 MOVEMENTS = (AlarmKind.UPDATE_TOO_LARGE, AlarmKind.ENTROPY_COLLAPSE)  # of networks that learn, too
-STATES = (AlarmKind.RANK_COLLAPSE, AlarmKind.LEFT_PREDICTION, AlarmKind.NOT_LEARNING)
+# harmless while the loss is
+DRIFTS = *MOVEMENTS, AlarmKind.EXPLODING_GRADIENT, AlarmKind.VANISHING_GRADIENT
+ABSURD = 2.0  # times the loss of knowing nothing: one batch above it is wrong, though the loss comes back
+STATES = (AlarmKind.RANK_COLLAPSE, AlarmKind.NOT_LEARNING)
 TRIALS = 20.0  # seconds after which no more rates are tried in a run
 IDLE = 5  # steps without a backward pass of their own, after which that is said
 UNRUN = 20  # steps without a pass of the whole model
@@ -67,11 +71,10 @@ FOREIGN = 10  # steps of optimizers that hold nothing of the model, after which 
 
 START_ROWS = 3  # batches that the facts about the start are asked on
 START_STEPS, START_SECONDS = 25, 1.5  # what asking them costs, in steps of the training; and may, in seconds
-SETTLES, STAYED = (
-    80,
-    0.05,
-)  # steps in which the loss comes back after new data, up to so much of that of guessing
+# steps in which the loss comes back after new data, up to so much of that of guessing
+SETTLES, STAYED = 80, 0.05
 OUTLIER = "an outlier among the batches"
+TENTH = 0.1  # of the largest rate: a warm-up, or the end of a schedule, is meant to move little
 CURRICULUM = "new data"  # that is known better than by an untrained network, or of another shape
 SNAPSHOTS, SNAPSHOT_STEPS = 4, 10  # copies of the weights that are kept, and steps between them
 HARD = 50.0  # the largest logit, from which its growth is told on a first plateau, too
@@ -80,12 +83,10 @@ THIN = 4  # rows for each batch that is inspected, where every step is sampled
 ALIKE = 5e-3  # of the size of outputs: inputs that differ by less have one answer
 SLOWLY = 0.85  # of the first losses: above it a run learns little, and higher rates are tried
 FLAT = 0.98  # of the mean of the first losses: one that does not fall below has learned nothing
-RECOVERED = (
-    0.95  # of the loss of knowing nothing: below it a run that was thrown off at first may still learn
-)
+# of the loss of knowing nothing: below it a run that was thrown off at first may still learn
+RECOVERED = 0.95
 SHORTEST = 100  # steps of a run of which that is said at its end
 FLOOR = 0.02  # of the loss of knowing nothing, below which a network has learned what there is
-WELL = 0.8  # of the first loss: below it the network has learned at its rate
 CLIPPED = 0.95  # of the gradient that arrived is used: it was made smaller
 
 
@@ -142,8 +143,9 @@ class Examination:
         self.custody = Custody(places.model)
         self.aftermath = Aftermath(places.model)
         self._made = 0  # optimizers that moved the model
-        # when, the loss before, and the notice of data that was new
-        self._unsettled: tuple[int, float, Alarm] | None = None
+        self._turns = 0  # steps of one after another one's, behind a backward pass between them
+        # when, what is known, and the notice of data that was new
+        self._unsettled: tuple[int, trials.NewData, Alarm] | None = None
         self._pending: list[Detection] = []  # of the start, and told if it is not outgrown
         self._examined = False  # whether the facts about the start were asked
         self.suspects: list[StartFact] = []  # of the start: what explains a symptom, should there be one
@@ -171,9 +173,13 @@ class Examination:
         self._auditing = audited(stored)
         if self._auditing:
             self.audit.before_step(step)
+        else:
+            self.audit.glance()
 
-    def meet(self, optimizer: Optimizer, step: int) -> None:
-        """An optimizer that moves the model, or a part of it, makes a step."""
+    def meet(self, optimizer: Optimizer, step: int, *, turn: bool = False) -> None:
+        """An optimizer that moves the model, or a part of it, makes a step; turn: not the first one of a step."""
+        self._turns += turn and self.backward.since > 0  # each has a loss of its own
+        self.history.losses.open |= self._turns > AGREE
         if optimizer not in self.optimizers:
             self.optimizers = [*self.optimizers[-3:], optimizer]
         self.stepped[id(optimizer)] = step
@@ -215,35 +221,41 @@ class Examination:
             found = self._facts(evidence)
             self._examined = True
         self.suspects = [each for each in found if not each.certain]
-        self._pending = [each.detection for each in found if each.certain and each.kind == "first loss"]
+        self._pending = [each.detection for each in found if each.certain and each.waits]
         return [each.detection for each in found if each.certain and each.detection not in self._pending]
 
     def _not_settled(self) -> list[Detection]:
         """Say so if the loss does not come back after new data of which no number is another than before."""
-        (_, before, alarm), self._unsettled = self._unsettled or (0, math.inf, None), None
+        unsettled, self._unsettled = self._unsettled, None
         losses = self.history.losses
-        if alarm is None or not losses.level() > before + STAYED * losses.scale:
+        if unsettled is None:
             return []
+        (_, data, alarm), level = unsettled, losses.level()
+        if not level > data.old + max(STAYED * losses.scale, 0.5 * (data.new - data.old)):
+            return []  # it is learned, at least in part
         if losses.falls():
-            self._unsettled = (self._step + SETTLES, before, alarm)
+            self._unsettled = (self._step + SETTLES, data, alarm)
             return []
         return [
             Detection(
                 AlarmKind.LOSS_SPIKE,
-                f"The loss was {before:.3g} before step {alarm.since}, is {losses.level():.3g}, and does not fall.",
-                f"inputs and labels no longer fit each other: the data changed at about step {alarm.since}, though "
-                "inputs and labels, each for itself, are like those before (labels of other rows or of another batch, "
-                "noise, another encoding)",
+                f"The loss was {data.old:.3g} before step {alarm.since}, is {level:.3g}, and does not fall.",
+                data.cause
+                if data.what
+                else "inputs and labels no longer fit each other: the data changed at about step "
+                f"{alarm.since}, though inputs and labels, each for itself, are like those before (labels of other "
+                "rows or of another batch, noise, another encoding)",
                 "Check how inputs and labels are paired, prefetched, shuffled and encoded from that step on.",
                 topic="pairs",
             )
         ]
 
     def _still_pending(self) -> list[Detection]:
-        """Return what was wrong at the start and still is: a first loss that was too large, and did not soon fall."""
-        outgrown = self.history.losses.level() < OUTGROWN * math.exp(min(self.history.losses.first, LARGEST))
+        """Return what was wrong at the start, of a network that has learned next to nothing since."""
+        losses = self.history.losses
+        outgrown = losses.level() < OUTGROWN * math.exp(min(losses.first, LARGEST))
         pending, self._pending = self._pending, []
-        return [] if outgrown else pending
+        return pending if losses.harmed and not outgrown else []
 
     def after_row(self, stored: int, weight_norm: float) -> list[Detection]:
         """A row was taken: facts that it shows; stored: rows before it."""
@@ -254,9 +266,13 @@ class Examination:
             self.audit.after_step()
             rates = [g.get("lr", math.nan) for o in self.optimizers for g in o.param_groups]
             idle = [o for o in self.optimizers if self._step - self.stepped[id(o)] > IDLE]
+            steady = (
+                self.steps.rates.raised(LOOKS[0]) <= 1.0
+                and self.steps.rates.now > TENTH * self.steps.rates.most
+            )
             found += self.rows.see(
                 *self.instrument.audit,
-                self.audit.held(self.optimizers) if min(rates) > 0 and not idle else (),
+                self.audit.held(self.optimizers) if min(rates) > 0 and not idle and steady else (),
             )
             if not self.steps.solved:
                 found.append(self.audit.detection(self.optimizers, self.backward.count, idle))
@@ -434,7 +450,9 @@ class Examination:
             self.try_rates and self.clock.other < TRIALS,
             self._start,
             self.steps.rates,
-            (changed, self.custody.what) if max(self._step - LATELY, -1) < changed else None,
+            (changed, self.custody.what)
+            if self.custody.rare and max(self._step - LATELY, -1) < changed
+            else None,
             self._made,
             self.history.count,
             self.backward.factor,
@@ -452,6 +470,11 @@ class Examination:
             tuple(self.batch.dated),
             tuple(self.snapshots),
             self.profiles,
+            [
+                (step, math.exp(min(log, LARGEST)))
+                for step, log in zip(losses.steps, losses.logs, strict=True)
+            ],
+            losses.harmed,
         )
 
     def _classes(self, prediction: Tensor | None) -> int:
@@ -523,10 +546,13 @@ class Examination:
 
     def _alike(self) -> list[Detection]:
         """Outputs that are the same for all inputs of a batch."""
-        apart = math.nan
+        apart, losses = math.nan, self.history.losses
         with self._apart():
             apart = trials.same_outputs(self.evidence())
-        if not apart < ALIKE:
+        waits = 0.9 < losses.level() / losses.scale < 1.1 and not losses.flat(
+            FLAT
+        )  # a plateau that a task begins with
+        if waits or not apart < ALIKE:
             return []
         return [
             Detection(
@@ -548,7 +574,7 @@ class Examination:
             return []
         with self._apart():
             evidence = self.evidence()
-            if (answer := trials.group_rate(evidence)) is not None:
+            if losses.harmed and (answer := trials.group_rate(evidence)) is not None:
                 return [Detection(AlarmKind.UPDATE_TOO_LARGE, *answer, topic="groups")]
             if not little or rising:
                 return []
@@ -587,7 +613,7 @@ class Examination:
             if (known is not None and known > trials.INFORMED) or (known is None and not (last and calm)):
                 return []
             answer = trials.of_symptom(AlarmKind.NOT_LEARNING, evidence)
-            if answer.cause or last or step >= LOOKS[1]:
+            if answer.cause or last or (step >= LOOKS[1] and losses.flat(FLAT)):
                 what = (
                     "ends where it began."
                     if known is None
@@ -609,8 +635,8 @@ class Examination:
         """The alarm with its cause, if a test decides it; None if it is withheld."""
         module = alarm.module or self._module(alarm.place)
         alarm = replace(alarm, module=module)
-        changed = self.custody.changed
-        if alarm.kind in EVENTS and not alarm.cause and alarm.step - WAIT <= changed <= alarm.step:
+        changed = self.custody.changed if self.custody.rare else -1
+        if alarm.kind in EVENTS and not alarm.cause and max(alarm.step - WAIT, 0) <= changed <= alarm.step:
             cause, advice = trials.rewritten((changed, self.custody.what))
             return replace(alarm, cause=cause, advice=advice)
         if (
@@ -629,19 +655,17 @@ class Examination:
     def _explained(self, alarm: Alarm) -> Alarm | None:
         evidence = self.evidence()
         if alarm.kind is AlarmKind.BAD_BATCH:
-            peak, passing = (
-                self._peaks.pop(alarm.step, math.inf),
-                self.profiles.changed(alarm.step, later=True) is None,
-            )
-            if passing and (peak < evidence.least or evidence.gradient_scale < CLIPPED):
-                return replace(alarm, cause=f"{PASSED} had a loss of {peak:.3g}, and the loss came back")
-            return self._new_data(alarm, evidence) or alarm
+            peak = self._peaks.pop(alarm.step, math.inf)
+            small = peak < ABSURD * evidence.least or evidence.gradient_scale < CLIPPED
+            passed = replace(alarm, cause=f"{PASSED} had a loss of {peak:.3g}, and the loss came back")
+            if small and self.profiles.changed(alarm.step, later=True) is None:
+                return passed
+            found = self._new_data(alarm, evidence)
+            return found if found is not None and found.cause else passed if small else alarm
         if (new := self._new_data(alarm, evidence)) is not None:
             return new
-        if alarm.kind is not AlarmKind.LEFT_PREDICTION:
-            event = self.events.explains(states=alarm.kind in STATES)
-            if event is not None:
-                return replace(alarm, cause=event.cause, advice=event.advice)
+        if (event := self.events.explains(states=alarm.kind in STATES)) is not None:
+            return replace(alarm, cause=event.cause, advice=event.advice)
         answer, losses = trials.of_symptom(alarm.kind, evidence), self.history.losses
         recovers = answer.tried and alarm.step < LOOKS[0] and losses.level() < RECOVERED * evidence.least
         if alarm.kind in STATES and (not answer.cause or recovers) and not self._gone(alarm):
@@ -652,8 +676,11 @@ class Examination:
         if (young or alarm.kind in MOVEMENTS) and answer.ruled_out and not losses.risen():
             return None  # the steps were tried, and improve the network
         at_floor = losses.level() < FLOOR * losses.scale and not losses.risen()
-        if alarm.kind in MOVEMENTS and not answer.cause and at_floor:
-            return None  # nothing is left to fall, and weights that wander do no harm
+        if losses.open and alarm.kind is AlarmKind.LOSS_SPIKE and not answer.cause:
+            return None
+        drifts = alarm.kind in DRIFTS or (alarm.kind is AlarmKind.LOGIT_GROWTH and self._soft())
+        if drifts and not answer.cause and (at_floor or not (losses.harmed or "first row" in alarm.what)):
+            return None  # weights that wander while the loss is no worse do no harm
         plateau = alarm.step < PLATEAU and not losses.risen() and "first row" not in alarm.what
         learns = alarm.kind in OF_LEARNING or (alarm.kind is AlarmKind.LOGIT_GROWTH and self._soft())
         if learns and not answer.cause and plateau:  # healthy networks leave it again
@@ -683,8 +710,8 @@ class Examination:
                 cause=f"{OUTLIER}: {found.what}" if found.what else "",
                 advice="Check the batch in the dossier; clip the gradient, or leave such batches out.",
             )
-        if found.meant:
-            self._unsettled = None if found.what else (at + SETTLES, found.old, alarm)
+        if not found.broken:
+            self._unsettled = None if found.meant and found.what else (at + SETTLES, found, alarm)
             return replace(
                 alarm,
                 kind=AlarmKind.BAD_BATCH,
@@ -735,7 +762,8 @@ class Examination:
         self._peaks[alarm.step] = max(
             loss, math.exp(min(float(lately.max()), LARGEST)) if len(lately) else loss
         )
-        self._held.append((alarm.step + BACK, usual + CAME_BACK * (loss - usual), alarm))
+        left = CAME_BACK if alarm.kind is AlarmKind.BAD_BATCH else HALF_BACK
+        self._held.append((alarm.step + BACK, usual + left * (loss - usual), alarm))
 
     def unreleased(self) -> list[Alarm]:
         """Held alarms of a batch in a run that ends before the loss could come back."""

@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from heapq import heappush, heappushpop
 from itertools import pairwise
 from typing import Any
 
@@ -53,6 +54,7 @@ APART_FROM = 3.0  # other changes, in steps
 FEW_STATES = 3  # parameters of whose moments an entry is remembered
 NEVER = 40  # backward passes without a step, and twenty times the usual, after which steps have stopped
 OFTEN = 5  # steps for each change of the weights between them: more often it is meant (a bound, a norm)
+SELDOM = 12  # and more often it is a part of the training (slow weights that fast ones go back to)
 IDLE_AUDITS = 6  # audited rows in which one expert has everything
 FROZEN = 0.5  # of what trained does not any more
 ONE_HOT, OF_BLOCKS = 0.5, 0.75  # of the rows, in so many of the blocks
@@ -68,8 +70,10 @@ class RateSeries:
 
     def __init__(self) -> None:
         self._top = self._bottom = self._low = (
-            0  # the last steps at which the rate was largest, and next to nothing
+            0  # the last steps at which it was largest, and next to nothing
         )
+        self._rose = 0  # the step to which it climbed at first
+        self._largest: list[float] = []  # rates, a heap
         self.returned = False  # whether it climbs again as slowly as it fell
         self.steps = self.low = 0  # steps in all, and in a row at which it was far below its largest
         self.most = self.now = 0.0
@@ -86,10 +90,14 @@ class RateSeries:
         if rate < QUARTER * self.most:
             self._low = self.steps
         fell, climbed = self._bottom - self._top, self._low - self._bottom
+        if not self._bottom and self.recent and self.recent[0] < QUARTER * self.most:
+            self._rose = self._top  # a run that begins with such a climb is one of cycles
         self.returned = fell > 0 and climbed > max(OFTEN, fell / 8) and rate > QUARTER * self.most
+        self.returned &= self._rose < 0.75 * fell
         self.steps, self.now, self.most = self.steps + 1, rate, max(self.most, rate)
         self.low = self.low + 1 if 0 < rate < FALLEN * self.most else 0
         self.recent.append(rate)
+        (heappush if len(self._largest) < SAME else heappushpop)(self._largest, rate)
 
     @property
     def faded(self) -> bool:
@@ -101,6 +109,11 @@ class RateSeries:
         """Return whether the rate has risen at every step that is remembered."""
         past = list(self.recent)
         return len(past) == REMEMBERED and all(a < b for a, b in pairwise(past))
+
+    @property
+    def beyond(self) -> float:
+        """Return the rate of now over the largest that the run has made twenty steps with; 1 if it made fewer."""
+        return self.now / self._largest[0] if len(self._largest) == SAME and self._largest[0] > 0 else 1.0
 
     def raised(self, within: int) -> float:
         """Return the rate of now over its median of the first half of the last steps; 1 with few."""
@@ -469,6 +482,14 @@ class ParameterAudit:
         self._note(now)
         self.steps.append(step)
 
+    def glance(self) -> None:
+        """Note which of the parameters without a gradient in the audits have one in this row."""
+        for name, states in self.seen.items():
+            if states[-1] in ("none", "zero") and name not in self._reached:
+                gradient = self.model.get_parameter(name).grad
+                if gradient is not None and bool((gradient != 0).any()):
+                    self._reached.add(name)
+
     def after_step(self) -> None:
         """Record what has moved."""
         self._note(
@@ -628,27 +649,30 @@ def _no_gradient(backwards: int) -> Detection:
     )
 
 
-def _outside(names: list[str], share: float) -> Detection:
+def _left_out(cause: str, advice: str, topic: str, names: list[str], share: float) -> Detection:
     return Detection(
         AlarmKind.PARAMETERS_STILL,
         f"{_listed(names)} ({share:.1%} of what requires a gradient) have gradients and keep their values.",
-        "these parameters are not in any optimizer that steps: it was given others, or was made before they were",
-        "Give them to the optimizer (make it after the model is complete), or freeze them if that is meant.",
+        cause,
+        advice,
         module=names[0],
-        topic="outside",
+        topic=topic,
     )
 
 
-def _stopped(names: list[str], share: float) -> Detection:
-    return Detection(
-        AlarmKind.PARAMETERS_STILL,
-        f"{_listed(names)} ({share:.1%} of what requires a gradient) have gradients and keep their values.",
-        "the optimizer that holds these parameters has stopped: it has stepped before, and its step() is no longer "
-        "called, while another optimizer steps",
-        "Check the condition under which each optimizer's step() is called.",
-        module=names[0],
-        topic="stopped",
-    )
+_outside = partial(
+    _left_out,
+    "these parameters are not in any optimizer that steps: it was given others, or was made before they were",
+    "Give them to the optimizer (make it after the model is complete), or freeze them if that is meant.",
+    "outside",
+)
+_stopped = partial(
+    _left_out,
+    "the optimizer that holds these parameters has stopped: it has stepped before, and its step() is no longer "
+    "called, while another optimizer steps",
+    "Check the condition under which each optimizer's step() is called.",
+    "stopped",
+)
 
 
 def _still(names: list[str], share: float) -> Detection:
@@ -824,11 +848,16 @@ class Custody:
                 far = [b / a for a, b in zip(self._sizes, now, strict=True) if a > 0 and not 0.2 < b / a < 5]
                 self.replaced = f"second moments are {far[0]:.2g} times what they were" if far else ""
 
+    @property
+    def rare(self) -> bool:
+        """Return whether values change so seldom that it is an event and not a part of the training."""
+        return self._changes == 1 or self._changes * SELDOM < self._steps
+
     def costs(self, step: int, rise: float, restless: bool) -> bool:
         """Return whether the loss jumped as weights changed, or rose at each of the last three times."""
-        if self.changed != step or self._changes * OFTEN > self._steps + OFTEN:
+        if self.changed != step or not self.rare:
             return False
-        self.often = self.often + 1 if rise > 1.0 else 0
+        self.often = self.often + 1 if rise > 2.0 else 0
         return restless or self.often >= AGREE or bool(self.replaced)
 
 
@@ -858,7 +887,7 @@ class Aftermath:
         self._chosen = known[:: len(known) // FOLLOWED + 1]
         self._before: Tensor | None = None
         self._after: Tensor | None = None
-        self.seen: deque[tuple[str, float]] = deque(maxlen=AGREE)
+        self.seen: deque[tuple[str, float]] = deque(maxlen=2 * AGREE)
 
     def _values(self) -> Tensor:
         return torch.cat([p.detach().reshape(-1)[:ENTRIES].double() for p in self._chosen])
@@ -896,31 +925,25 @@ class Aftermath:
         else:
             self.seen.append(("", 0.0))
         kinds = {kind for kind, _ in self.seen}
-        if len(self.seen) < AGREE or len(kinds) > 1 or kinds == {""}:
+        if len(self.seen) < 2 * AGREE or len(kinds) > 1 or kinds == {""}:
             return None
         return _aftermath(*self.seen[-1])
 
 
 def _aftermath(kind: str, size: float) -> Detection:
-    rows = f"in each of the last {AGREE} sampled steps"
-    if kind == "grown":
+    rows = f"in each of the last {2 * AGREE} steps that were inspected"
+    if kind in ("grown", "shrunk"):
+        way = "grow" if kind == "grown" else "shrink"
         return Detection(
             AlarmKind.MISTAKE,
-            f"Between a step and the next one weights grow by {size:.2%} of themselves, far more than a step moves "
+            f"Between a step and the next one weights {way} by {size:.2%} of themselves, far more than a step moves "
             f"them ({rows}).",
             "weights are multiplied by a number above 1 after each step, outside of the optimizer (a decay of the "
-            "wrong sign): they grow without end",
-            "Leave decay to the optimizer (AdamW's weight_decay), or correct its sign.",
-            topic="decay",
-        )
-    if kind == "shrunk":
-        return Detection(
-            AlarmKind.MISTAKE,
-            f"Between a step and the next one weights shrink by {size:.2%} of themselves, far more than a step moves "
-            f"them ({rows}).",
-            "weights decay outside of the optimizer, and far faster than they learn: they are multiplied by a number "
-            "below 1 after each step, which is not multiplied by the learning rate",
-            "Leave decay to the optimizer (AdamW's weight_decay), or multiply it by the rate.",
+            "wrong sign): they grow without end"
+            if kind == "grown"
+            else "weights decay outside of the optimizer, and far faster than they learn: they are multiplied by a "
+            "number below 1 after each step, which is not multiplied by the learning rate",
+            "Leave decay to the optimizer (AdamW's weight_decay), or correct its sign, or multiply it by the rate.",
             topic="decay",
         )
     if kind.startswith("rounded"):

@@ -76,7 +76,7 @@ def _hint(series: int, rows: int) -> float:
 
 
 LOUDER = math.log(1.2)  # of the loss, against its recent median
-MATTERS = 0.05  # of the first loss: a jump by less, of a network that has learned, harms nothing
+MATTERS = 0.1  # of the first loss: a jump by less, of a network that has learned, harms nothing
 STRANGE = math.log(10.0)  # of what enters the first block: only the batch can do that in one step
 TOGETHER = 5.0  # times their scatter, by which loss and gradient jump at once and the loss doubles
 PASSING = 10  # steps in which a jump of the loss that came between two rows is looked for

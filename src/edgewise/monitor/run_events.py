@@ -36,7 +36,6 @@ OF_ONE_LABEL = 10  # batches
 LONG_KNOWN, FEWER = 10, 8  # batches before a change; times fewer rows in each
 AGREE, CONTRADICTED = 5, 0.4  # batches; and their rows, whose input has several labels
 SURE = 40.0  # nats against that a class is missing by chance
-FEW_ROWS, OFTEN = 128, 4  # different rows, each seen so often: they are learned by heart
 
 WORSE = 0.05  # of the first loss: what the loss must have risen by since
 OUTWEIGHS = 8.0  # times its first weight, to which a term of the loss has grown, and still grows
@@ -144,6 +143,7 @@ class DataChange:
 
     what: str  # with its numbers
     meant: bool  # it may be a curriculum: longer sequences, other sizes
+    broken: bool = False  # another size of the inputs, or a constant: no other source has that
     constant: bool = False
 
 
@@ -232,23 +232,6 @@ class BatchProfiles:
         apart = math.gcd(*(b.step - a.step for a, b in pairwise(last)))
         return [frozenset(p.rows) for p in last] if apart == 1 and len(last) == count else []
 
-    def repeated(self) -> tuple[int, int] | None:
-        """Return (different rows, rows) of the last batches, if they are few rows that come again in each.
-
-        Rows that are alike by chance are so within a batch too; those of a short list are not.
-        """
-        last = list(self.seen)[-2 * OFTEN * 2 :]
-        rows = [row for profile in last for row in profile.rows]
-        if len(last) < 2 * OFTEN or not rows:
-            return None
-        different = len(set(rows))
-        size = len(rows) / len(last)
-        known = set().union(*(profile.rows for profile in last[:-OFTEN]))
-        fresh = np.mean([row not in known for profile in last[-OFTEN:] for row in profile.rows])
-        inside = np.mean([len(set(profile.rows)) / max(len(profile.rows), 1) for profile in last])
-        few = different <= max(FEW_ROWS, 2 * size) and different * OFTEN <= len(rows)
-        return (different, len(rows)) if few and fresh == 0 and inside > 0.95 and size > 1 else None
-
     def outliers(self) -> tuple[int, float] | None:
         """Return (how many batches, times the usual deviation) if a few of them have inputs of another size."""
         sizes = [p.sizes.get("deviation of the inputs", math.nan) for p in self.seen]
@@ -300,7 +283,7 @@ def _sizes_changed(
             constant = name.startswith("deviation between") and new < 1e-3 * middle
             words = f"the {name} was {middle:.3g} and is {new:.3g}"
             words = f"{name.split(' of ')[-1]} are constant: {words}" if constant else words
-            found.append((math.inf if constant else far, DataChange(words, meant=False, constant=constant)))
+            found.append((math.inf if constant else far, DataChange(words, False, True, constant)))
     return found
 
 
@@ -325,7 +308,7 @@ def _shares_changed(
             one = bool(new.max() > 0.99 > usual.max())
             what = f"the {name} are constant: {words}" if one else words
             found.append(
-                (math.inf if one else 10 * distance / max(apart, 0.05), DataChange(what, False, one))
+                (math.inf if one else 10 * distance / max(apart, 0.05), DataChange(what, False, one, one))
             )
     return found
 

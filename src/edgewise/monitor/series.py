@@ -62,6 +62,7 @@ WEIGHT = 0.1  # of a loss in the running mean of its past
 RISEN, SURE = 0.15, 6.0  # of the first loss, and standard errors, above the lowest mean of 20 losses
 OPENING = 10  # losses that say where a run began
 LARGEST = 300.0  # nats: what is beyond has no square
+WELL = 0.8  # of the loss of knowing nothing: below it the network has learned at its rate
 
 
 class Losses:
@@ -77,6 +78,7 @@ class Losses:
         self.opening: list[float] = []  # the first ones
         self._mean, self._scatter = math.nan, 0.0
         self._seen, self._lowest = 0, (math.inf, 0.0)  # mean and variance of the lowest 20 in a row
+        self.open = False  # whether it may be below zero, or is one side of a game: it need not fall
 
     def see(self, step: int, log: float) -> None:
         """Take in the loss of a step, once."""
@@ -152,6 +154,12 @@ class Losses:
         losses = [math.exp(min(log, LARGEST)) for log in islice(reversed(self.logs), FEWEST)]
         mean = sum(losses) / len(losses)
         return mean, sum((loss - mean) ** 2 for loss in losses) / len(losses)
+
+    @property
+    def harmed(self) -> bool:
+        """Return whether the loss has risen, or is no better than knowing nothing; not of one that need not fall."""
+        nothing = self.chance if self.chance < math.inf else math.exp(min(self.first, LARGEST))
+        return not self.open and (bool(self.risen()) or not self.level() < WELL * nothing)
 
     def falls(self) -> bool | None:
         """Return whether the last 20 are below 20 of 60 earlier by two standard errors; None with fewer than 80."""
@@ -290,6 +298,7 @@ class History:
         if self._loss is not None:
             self.loss = float(row[self._columns[self._loss]])
             self.losses.see(step, float(value[self._loss]))
+            self.losses.open |= self.loss < 0
         self.saturated.append(row[self._saturated])
         if self.count == 1:
             self.saturated_first = row[self._saturated]

@@ -21,27 +21,22 @@ from edgewise.monitor.differential import agreement, aligned, looks_causal, mist
 
 INFORMED = 0.02  # nats between true and shuffled labels: less is nothing learned about the inputs
 TRIAL_STEPS, TRIAL_SECONDS = 8, 10.0
-FAR, LEARNS, TIMES = (
-    (30.0, 100.0),
-    0.04,
-    4.0,
-)  # rates, the share of the loss that they take away, and of the own one's
+# rates, the share of the loss that they take away, and of the own one's
+FAR, LEARNS, TIMES = (30.0, 100.0), 0.04, 4.0
 SHUFFLES = 2  # of the labels of each batch
 KNOWN_BATCHES = 4  # before and after a step, whose losses say whether the data changed
 # factor of the learning rate within so many steps that explains what came with it
 RAISED, RAISED_WITHIN = (2.0, 120)
+THROWN = 1.2  # times the loss, to which steps at its rate take a network that they throw off
+BEYOND = 1.5  # times the largest rate that it has trained with: the cause before the loss is any worse
 LOWER = "Lower the learning rate tenfold, or warm up."
 GROUPS_APART = 8.0  # times the next lower rate of a group, from which it is tried with that one
 CLIPPED_SMALL = 0.2  # of the gradient that arrived is used
 MULTIPLIED = 50.0  # times the loss, beyond which a plain gradient step is another one
 OF_STEPS = ("momentum", "decay", "groups", "rate scale", "gradient at the step")  # facts of `check`
 OF_STATES = ("frozen and fresh", "update ratio", "order not seen", "collapse", "weight scale", "schedule")
-STATIC = (
-    AlarmKind.NOT_LEARNING,
-    AlarmKind.RANK_COLLAPSE,
-    AlarmKind.LEFT_PREDICTION,
-    AlarmKind.VANISHING_GRADIENT,
-)  # symptoms that no single event explains
+# symptoms that no single event explains
+STATIC = AlarmKind.NOT_LEARNING, AlarmKind.RANK_COLLAPSE, AlarmKind.VANISHING_GRADIENT
 
 # What a symptom could be, with the test that would decide; tests of ours take entries away.
 RIVALS = {
@@ -59,7 +54,6 @@ OF_SYMPTOM = {
     AlarmKind.LOSS_SPIKE: ("rate", "data"),
     AlarmKind.LOGIT_GROWTH: ("rate",),
     AlarmKind.ENTROPY_COLLAPSE: ("rate",),
-    AlarmKind.LEFT_PREDICTION: ("rate", "labels", "positions"),
     AlarmKind.VANISHING_GRADIENT: ("rate",),
     AlarmKind.EXPLODING_GRADIENT: ("rate", "data"),
     AlarmKind.ATTENTION_ONE_HOT: ("rate",),
@@ -92,7 +86,8 @@ def of_symptom(kind: AlarmKind, e: Evidence) -> Answer:
     if e.examined:  # whether order matters was inspected: it would be among the suspects
         rivals.pop("positions", None)
     ruled_out: list[str] = []
-    if "rate" in rivals and not static and e.rates.raised(RAISED_WITHIN) > RAISED:
+    risen = e.rates.raised(RAISED_WITHIN) > RAISED  # also where a restart or a cycle raises it on purpose
+    if "rate" in rivals and not static and risen and e.rates.beyond > (1.0 if e.harmed else BEYOND):
         return Answer(
             f"the learning rate is too high: it has risen to {e.rates.now:.2g}, "
             f"{e.rates.raised(RAISED_WITHIN):.3g} times what it was before, and the network left its range with it",
@@ -232,7 +227,10 @@ def rate_trial(e: Evidence) -> tuple[str, str]:
             far = _trained(e, factor)
             if far is not None and far.after < start - least and far.learns:
                 return "slow", f"{words}, with {factor:.0e} times to {far.after:.3g}"
-    if ends[0.1] < min(start, ends[1.0]) - least and not ends[1.0] < start - least:
+    far = (
+        e.harmed or ends[1.0] > THROWN * start
+    )  # at its floor any run is better for a while with a lower rate
+    if far and ends[0.1] < min(start, ends[1.0]) - least and not ends[1.0] < start - least:
         return "rate", words
     if ends[10.0] < min(start, ends[1.0]) - max(least, 4 * abs(start - ends[1.0])) and tried[10.0].learns:
         return "slow", words
@@ -425,6 +423,7 @@ class NewData:
     new: float
     what: str  # of the data, if it is known
     meant: bool  # a curriculum, or a source that is known in part
+    broken: bool = False  # it is so from the first of them on, whatever is learned later
 
     @property
     def cause(self) -> str:
@@ -443,21 +442,24 @@ def of_data(e: Evidence, at: int, *, alone: bool = False) -> NewData | None:
     start = next((weights for step, weights in reversed(e.snapshots) if step <= at), None)
     old = [batch for step, batch in e.dated if step < at][-KNOWN_BATCHES:]
     new = [batch for step, batch in e.dated if step == at or (step > at and not alone)][:KNOWN_BATCHES]
-    if start is None or len(old) < 2 or not new:
+    past = [loss for step, loss in e.losses if step < at][-2 * KNOWN_BATCHES :]
+    if start is None or max(len(old), len(past)) < 2 or not new:
         return None
     with from_start(e, start), preserved(e.model, gradients=False):
         before, after = ([e.loss(e.model, batch) for batch in each] for each in (old, new))
         known = [[float(x) for x in each if x is not None] for each in (before, after)]
         if any(x is None for x in (*before, *after)):
             return None
+        known[0] = known[0] if len(known[0]) > 1 else past  # batches of before are kept no longer
         (a, b), spread = (sum(x) / len(x) for x in known), max(known[0]) - min(known[0])
         if not (b > 1.15 * a + 0.02 and b > max(known[0]) and b - a > spread):
             return None
-        renamed = _renumbered(e, old, new)
+        renamed = _renumbered(e, old, new) if old else ""
     change = e.profiles.changed(at, alone=alone)
     what = renamed or (change.what if change is not None else "")
     worse = b > e.least or bool(renamed) or (change is not None and change.constant)
-    return NewData(at, a, b, what, (change is not None and change.meant) or not worse)
+    broken = bool(renamed) or (change is not None and change.broken)
+    return NewData(at, a, b, what, (change is not None and change.meant) or not worse, broken)
 
 
 def _renumbered(e: Evidence, old: Sequence[Batch], new: Sequence[Batch]) -> str:

@@ -233,7 +233,7 @@ class WatchedSteps:
     def _step_begins(self, optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
         begins, late = self._steps_of.begins(optimizer) if self._open else (False, False)
         if self._open and self._steps_of.owns(optimizer):
-            self.examination.meet(optimizer, self.step)
+            self.examination.meet(optimizer, self.step, turn=not begins)
         self.step += late  # what ended it did not come
         if self._open and not self._steps_of.owns(optimizer):
             self._guarded(self._note_foreign)
@@ -329,7 +329,9 @@ class WatchedSteps:
 
     def _before_step(self, optimizer: Optimizer) -> None:
         self.dossiers.before_step(optimizer)
-        if self._stored % 5 == 0 or audited(self._stored):
+        if self._stored % 5 < 2 or audited(
+            self._stored
+        ):  # two in a row: some write to weights every five steps
             self.examination.aftermath.begin()
         self.examination.before_step(optimizer, self.step, self._stored)
         slow = self._stored % SLOW == 0
@@ -423,6 +425,7 @@ class WatchedSteps:
         """The loss of a step that is not sampled."""
         self.history.losses.see(step, math.log(loss) if loss > 0 else math.nan)
         self.history.losses.restless |= not math.isfinite(loss)
+        self.history.losses.open |= loss < 0
         if not math.isfinite(loss) and self._on_host:
             return  # it was located before the step
         for alarm in self.diagnosis.hear(step, loss):
@@ -499,8 +502,8 @@ class WatchedSteps:
     def _raise_or_hold(self, alarm: Alarm, loss: float | None) -> None:
         """One batch is blamed once the loss has come back: data that changed for good is not a mistake."""
         passing = (
-            alarm.kind is AlarmKind.LOSS_SPIKE and "recent median" in alarm.what
-        )  # one row alone says so
+            alarm.kind is AlarmKind.LOSS_SPIKE and "rises" not in alarm.what
+        )  # a few losses alone say so
         if (alarm.kind is AlarmKind.BAD_BATCH or passing) and loss is not None and math.isfinite(loss):
             self._paths[alarm.step] = self._dossier(alarm)
             self.examination.hold(alarm, loss)

@@ -76,7 +76,7 @@ TOLD = (
     "symmetric",
     "target scale",
     "update ratio",
-)  # warnings that no healthy training of the lists has had (experiments/preflight, experiments/mistakes): told at once
+)  # warnings that no healthy training of the lists has had (experiments/preflight, experiments/mistakes)
 PLACES = ("optimizer", "loss", "labels", "data", "step", "model")  # that are not modules
 
 
@@ -88,7 +88,7 @@ def watch(*arguments: Any, **options: Any) -> monitor.Watch:
 def facts_at_start(evidence: Evidence) -> Sequence[StartFact]:
     """Check the model with its first weights on the batches seen so far; everything is put back.
 
-    Errors are certain, and so are the warnings of `TOLD`; other warnings explain symptoms.
+    Errors are certain, and so are the warnings of `TOLD`, which wait for harm; other warnings explain symptoms.
     """
     batches = [_batch(call, seen) for call, seen in evidence.batches]
     if not batches:
@@ -142,16 +142,16 @@ def _start(item: CheckFinding, certain: bool) -> StartFact:
     where = f" ({', '.join(item.places[:4])})" if place else ""
     cause = f"{item.sentence[0].lower()}{item.sentence[1:].rstrip('.')}{where}"
     advice = f"{item.advice[:1].upper()}{item.advice[1:]}."
-    sentence = item.evidence or item.sentence
     return StartFact(
         item.kind,
         Detection(
             KINDS.get(item.kind, AlarmKind.MISTAKE),
-            f"At the start: {sentence}.",
+            f"At the start: {item.evidence or item.sentence}.",
             cause,
             advice,
             module=place,
             topic=TOPICS.get(item.kind, item.kind),
         ),
         certain,
+        item.severity != "error" or item.kind == "first loss",
     )
