@@ -223,3 +223,15 @@ def test_renewals_and_tokens_are_those_of_the_docs() -> None:
             renewed.append(step)
         before = optimizer.metrics[0]._inverses
     assert renewed == [1, 2, 4, 8, 10, 16, 20]
+
+
+def test_a_gradient_that_is_no_number_is_passed_on_as_torch_does() -> None:
+    """Its step writes no numbers, and no later one raises inside the user's loop."""
+    model = small()
+    optimizer = AttentionPreconditioner(torch.optim.SGD(rest_of(model), 1e-3), model, 1e-3)
+    for step in range(4):
+        optimizer.zero_grad()
+        (loss_of(model, batch(step)) * (float("nan") if step == 1 else 1.0)).backward()
+        optimizer.step()
+    queries = model.blocks[0][0].attention.q_proj.weight
+    assert queries.isnan().all() and model.embed.weight.isnan().any()

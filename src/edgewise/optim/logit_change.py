@@ -312,9 +312,13 @@ def _input_inverse(mean: Tensor, damping: float, count: float, *, biased: bool) 
 
 
 def _inverse(moments: Tensor, damping: float, count: float) -> Tensor:
-    """((1 − ω) C + ω (tr C/d) 1)⁻¹ with ω = damping + d/(d + count): few tokens, little trust (batched)."""
+    """((1 − ω) C + ω (tr C/d) 1)⁻¹ with ω = damping + d/(d + count): few tokens, little trust (batched).
+
+    Of moments that are not finite it is not a number, so that a step passes on what is broken as torch's optimizers do.
+    """
     d = moments.shape[-1]
     ω = min(damping + d / (d + count), 1.0)
     size = moments.diagonal(dim1=-2, dim2=-1).mean(-1).clamp_min(1e-30)[:, None, None]
     eye = torch.eye(d, dtype=moments.dtype, device=moments.device)
-    return torch.cholesky_inverse(torch.linalg.cholesky((1 - ω) * moments + ω * size * eye))
+    factor, failed = torch.linalg.cholesky_ex((1 - ω) * moments + ω * size * eye)
+    return torch.cholesky_inverse(factor).masked_fill((failed > 0)[:, None, None], torch.nan)
