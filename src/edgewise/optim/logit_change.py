@@ -312,13 +312,9 @@ def _input_inverse(mean: Tensor, damping: float, count: float, *, biased: bool) 
 
 
 def _inverse(moments: Tensor, damping: float, count: float) -> Tensor:
-    """((1 − ω) C + ω (tr C/d) 1)⁻¹ with ω = damping + d/(d + count): few tokens, little trust (batched).
-
-    Of moments that are not finite it is not a number, so that a step passes on what is broken as torch's optimizers do.
-    """
+    """((1 − ω) C + ω (tr C/d) 1)⁻¹, ω = damping + d/(d + count) if tokens are few (batched); NaN if C is not finite."""
     d = moments.shape[-1]
     ω = min(damping + d / (d + count), 1.0)
-    size = moments.diagonal(dim1=-2, dim2=-1).mean(-1).clamp_min(1e-30)[:, None, None]
-    eye = torch.eye(d, dtype=moments.dtype, device=moments.device)
-    factor, failed = torch.linalg.cholesky_ex((1 - ω) * moments + ω * size * eye)
+    size = moments.diagonal(dim1=-2, dim2=-1).mean(-1, keepdim=True).clamp_min(1e-30)
+    factor, failed = torch.linalg.cholesky_ex((1 - ω) * moments + torch.diag_embed(ω * size.expand(-1, d)))
     return torch.cholesky_inverse(factor).masked_fill((failed > 0)[:, None, None], torch.nan)
