@@ -4,8 +4,9 @@
     python -m experiments.atlas.forecast --blind     # the list that is kept apart, by a fit on all of the others
 
 Each stage has a few constants: a linear form of parts that are never negative, with weights that are never negative,
-so that a worse part is never a better start. What never arrives within 500 steps counts as `LONGEST`. A family is
-forecast by a fit without it; correlations are means over shapes, as siblings are what a user can choose between.
+so that a worse part is never a better start. The weights are fitted on differences between siblings, since what a shape
+costs is not its start's doing. What never arrives within 500 steps counts as `LONGEST`. A family is forecast by a fit
+without it; correlations are means over shapes, as siblings are what a user can choose between.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import argparse
 import json
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,16 +27,19 @@ from sklearn.metrics import roc_auc_score
 import edgewise
 import edgewise.judgement
 from edgewise.errors import BadInput
-from edgewise.judgement.outcome import LONGEST, SIZES, SLOWDOWN_TABLE, StartParts
+from edgewise.judgement.outcome import LONGEST, SIZES, SLOWDOWN_TABLE, StartParts, without_skips
+from edgewise.nouns.architecture import Architecture
 from edgewise.nouns.trace import FirstLoss
+from edgewise.repair.initialize import GAINED, SCALES
 
 from . import report, run, train
 
 PARTS = tuple(asdict(StartParts()))
-STAGES = {"predict": PARTS[:3], "measure": PARTS, "steps": (*PARTS, "standing")}
+STAGES = {"predict": PARTS[:-1], "measure": PARTS, "steps": (*PARTS, "standing", "above")}
 QUANTILES = (0.1, 0.9)  # of what is left over, for the range
 STEPS = 20
-LOWEST = 3.0  # keeps the log of a loss over that of the best constant answer from being negative
+UNSURE = 0.1  # share of what the best constant answer leaves, below which more or less of it counts little
+HIGHEST = 2.0  # log of a loss over that of the best constant answer, beyond which it is lost anyway
 IMAGES = ("digits", "fashion", "regression")  # one label for a sequence
 LEAST_SIBLINGS = 6
 Row = dict[str, Any]
@@ -44,18 +48,21 @@ Row = dict[str, Any]
 def rows(blind: bool = False) -> list[Row]:
     """Return one row for every start of the counted shapes: parts of every stage, trivial rules, log slowdown."""
     shapes = {run.name(shape): shape for shape in train.shapes(blind)}
-    read = {row["shape"]: row["starts"] for row in run.read("readings", blind)}
+    read, described = (
+        {row["shape"]: row["starts"] for row in run.read(what, blind)} for what in ("readings", "described")
+    )
     made = []
     for result in run.read("train", blind):
-        if not report.counted(result) or result["shape"] not in read:
+        if not report.counted(result) or result["shape"] not in read.keys() & described.keys():
             continue
         best = min(result["sound"], key=lambda losses: math.inf if losses[-1] is None else losses[-1])
         runs = [(1.0, best)] + [
             (report.slowdown(o["runs"], result["target"]), o["runs"][0]) for o in result["others"]
         ]
-        for (slow, losses), said in zip(runs, read[result["shape"]], strict=True):
+        said = [one | two for one, two in zip(*(k[result["shape"]] for k in (read, described)), strict=True)]
+        for (slow, losses), one in zip(runs, said, strict=True):
             made.append(
-                _row(shapes[result["shape"]], said, losses, result["constant"])
+                _row(shapes[result["shape"]], one, losses, result["constant"])
                 | {"log": math.log(min(slow, LONGEST)), "never": math.isinf(slow)}
             )
     return made
@@ -66,16 +73,20 @@ def _row(shape: dict[str, Any], said: dict[str, Any], losses: list[float | None]
     known_loss = first["chance"] is not None and first["loss"] is not None
     loss = FirstLoss(first["loss"], first["chance"]) if known_loss else None
     after = losses[STEPS // report.EVERY] if len(losses) > STEPS // report.EVERY else None
-    standing = LOWEST if after is None else math.log(after / constant) + LOWEST
+    left = HIGHEST if after is None else math.log(after / constant)
+    learned = -math.log(max(0.0, 1 - math.exp(left)) + UNSURE) - math.log(1 / (1 + UNSURE))
+    steps = {"standing": max(0.0, learned), "above": min(max(0.0, left), HIGHEST)}
     curve = "pooled" if shape["task"] in IMAGES else "token"
+    network = Architecture.from_dict(said["network"]) if "network" in said else None
     parts: dict[str, dict[str, float] | None] = {
-        "predict": _parts(curve, said["predict"], None),
-        "measure": (measured := _parts(curve, said["measure"], loss)),
-        "steps": None if measured is None else measured | {"standing": max(0.0, standing)},
+        "predict": _parts(curve, network, said["predict"], None),
+        "measure": (measured := _parts(curve, network, said["measure"], loss)),
+        "steps": None if measured is None else measured | steps,
     }
     return {
         "shape": run.name(shape),
         "family": shape["family"],
+        "start": said["start"],
         "depth": shape["depth"],
         "tokens": shape["tokens"],
         "curve": curve,
@@ -89,19 +100,23 @@ def _row(shape: dict[str, Any], said: dict[str, Any], losses: list[float | None]
                 shape.get("norm", "pre"), 0
             ),
             "first loss": 0.0 if measured is None else measured["excess"],
-            "loss after 20 steps": standing,
+            "loss after 20 steps": left,
         },
     }
 
 
-def _parts(curve: str, said: dict[str, Any], loss: FirstLoss | None) -> dict[str, float] | None:
+def _parts(
+    curve: str, network: Architecture | None, said: dict[str, Any], loss: FirstLoss | None
+) -> dict[str, float] | None:
     """Parts of a start as `judge` makes them; None where what its blocks add is not known."""
-    risk = said.get(
-        "risk", (said.get("parts") or {}).get("risk")
-    )  # of lines before the parts had a second side
-    if risk is None or said.get("added") is None:
+    # The first lines hold the risk beside the parts, of which there were fewer.
+    risk = said.get("risk", (said.get("parts") or {}).get("risk"))
+    if network is None or not said.get("norm"):
         return None
-    return asdict(StartParts.of(curve, said["added"], risk, loss))
+    if risk is None and not without_skips(network):
+        return None
+    parts = StartParts.of(curve, said["added"], network, said["norm"][0], risk or 0.0, loss)
+    return None if parts is None else asdict(parts)
 
 
 def _risk(said: dict[str, Any]) -> float:
@@ -116,21 +131,48 @@ def matrix(chosen: Sequence[Row], stage: str) -> np.ndarray:
     return np.array([[row["parts"][stage][name] for name in STAGES[stage]] for row in chosen])
 
 
-Form = dict[str, LinearRegression]  # by where the loss is read
+@dataclass(frozen=True)
+class Line:
+    """Weights of at least zero, and an offset."""
+
+    weights: np.ndarray
+    offset: float
+
+    def __call__(self, parts: np.ndarray) -> np.ndarray:
+        return np.asarray(parts @ self.weights + self.offset)
+
+
+Form = dict[str, Line]  # by where the loss is read
+
+
+def among_siblings(chosen: Sequence[Row], values: np.ndarray) -> np.ndarray:
+    """Return values less their mean over the siblings of each shape."""
+    names = np.array([row["shape"] for row in chosen])
+    centered = np.array(values, dtype=float)
+    for name in set(names):
+        centered[names == name] -= centered[names == name].mean(axis=0)
+    return centered
 
 
 def fitted(chosen: Sequence[Row], stage: str) -> Form:
-    """Return the linear forms of a stage with weights of at least zero."""
-    forms = {}
+    """Return the linear forms of a stage; a part in which no siblings differ has the weight of the other form."""
+    forms, alike = {}, {}
     for curve in ("token", "pooled"):
         own = [row for row in chosen if row["curve"] == curve]
-        forms[curve] = LinearRegression(positive=True).fit(matrix(own, stage), [row["log"] for row in own])
+        parts, logs = matrix(own, stage), np.array([row["log"] for row in own])
+        differences = among_siblings(own, parts)
+        fit = LinearRegression(positive=True, fit_intercept=False)
+        weights = fit.fit(differences, among_siblings(own, logs)).coef_
+        forms[curve] = Line(weights, float(np.mean(logs - parts @ weights)))
+        alike[curve] = ~np.any(differences, axis=0)
+    for curve, other in (("token", "pooled"), ("pooled", "token")):
+        forms[curve].weights[alike[curve]] = forms[other].weights[alike[curve]]
     return forms
 
 
 def forecast(form: Form, chosen: Sequence[Row], stage: str) -> np.ndarray:
     """Log slowdown of networks by a fit."""
-    values = [float(form[row["curve"]].predict(matrix([row], stage))[0]) for row in chosen]
+    values = [float(form[row["curve"]](matrix([row], stage))[0]) for row in chosen]
     return np.minimum(values, math.log(LONGEST))
 
 
@@ -202,8 +244,8 @@ def table(every: Sequence[Row]) -> dict[str, Any]:
         stages[stage] = {"left_out": {name: round(value, 3) for name, value in judged(chosen, logs).items()}}
         for curve, form in forms.items():
             low, high = np.quantile(rest[[row["curve"] == curve for row in chosen]], QUANTILES)
-            weights = dict.fromkeys(PARTS, 0.0) | dict(zip(STAGES[stage], form.coef_.tolist(), strict=True))
-            ends = {"offset": float(form.intercept_), "low": min(0.0, low), "high": max(0.0, high)}
+            weights = dict.fromkeys(PARTS, 0.0) | dict(zip(STAGES[stage], form.weights.tolist(), strict=True))
+            ends = {"offset": form.offset, "low": min(0.0, low), "high": max(0.0, high)}
             stages[stage][curve] = {name: round(float(value), 4) for name, value in (weights | ends).items()}
     chosen = known(every, "measure")
     return {
@@ -235,6 +277,30 @@ def _range(counted: set[str]) -> dict[str, list[Any]]:
     return sizes | {name: sorted(map(str, values)) for name, values in found.items() if name not in SIZES}
 
 
+def fastest(chosen: Sequence[Row], logs: np.ndarray) -> list[str]:
+    """Steps of the scale with the fewest expected ones over those of the sound start, as `fastest_plan` would choose.
+
+    Goal, from before any was chosen: 1.5 times fewer in the median, nowhere more than 5 % worse.
+    """
+    taken: dict[str, list[float]] = {"token": [], "pooled": []}
+    for shape in dict.fromkeys(row["shape"] for row in chosen):
+        places = [k for k, row in enumerate(chosen) if row["shape"] == shape]
+        sound = next((k for k in places if chosen[k]["start"][0] == "sound"), None)
+        scaled = [k for k in places if chosen[k]["start"][0] == "blocks" and chosen[k]["start"][1] in SCALES]
+        if sound is None or not scaled:
+            continue
+        best = min(scaled, key=lambda k: logs[k])
+        gains = logs[best] <= logs[sound] - math.log(GAINED)
+        taken[chosen[sound]["curve"]].append(math.exp(chosen[best]["log"]) if gains else 1.0)
+    return [
+        f"fastest scale, one label a {where}: {len(steps)} sound starts, {sum(k != 1 for k in steps)} changed, "
+        f"steps {np.median(steps):.2f} in the median, {max(steps):.2f} at worst, {sum(k > 1.05 for k in steps)} of "
+        "them more than 5 % worse"
+        for where, steps in (("token", taken["token"]), ("sequence", taken["pooled"]))
+        if steps
+    ]
+
+
 def probabilities(every: Sequence[Row], stage: str) -> str:
     """How well the probability of a stage holds: Brier score beside that of the base rate, and the firm words."""
     arrives = np.array([not row["never"] for row in every], float)
@@ -260,6 +326,9 @@ def lines(every: Sequence[Row], fit_on: Sequence[Row] = ()) -> list[str]:
         form = fitted(known(fit_on, stage), stage) if fit_on else None
         numbers = judged(chosen, forecast(form, chosen, stage)) if form else scores(every, stage)
         said.append(f"{stage:<24}" + "  ".join(f"{name} {value:.3g}" for name, value in numbers.items()))
+    chosen = known(every, "measure")
+    form = fitted(known(fit_on, "measure"), "measure") if fit_on else None
+    said += fastest(chosen, forecast(form, chosen, "measure") if form else left_out(chosen, "measure"))
     always = judged(every, np.zeros(len(every)))
     said.append(f"{'always 1':<24}" + "  ".join(f"{name} {value:.3g}" for name, value in always.items()))
     for stage in ("predict", "measure"):

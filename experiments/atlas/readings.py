@@ -18,8 +18,8 @@ from edgewise.errors import BadInput
 from edgewise.judgement.outcome import parts_of, score_of
 from edgewise.judgement.profile import read
 
+from . import train
 from .data import Data, data
-from .train import build
 
 
 def readings(case: dict[str, Any], check: bool = False) -> dict[str, Any]:
@@ -34,8 +34,33 @@ def checks(case: dict[str, Any]) -> dict[str, Any]:
     return readings(case, check=True)
 
 
+def described(case: dict[str, Any]) -> dict[str, Any]:
+    """Describe every start of one shape: the gains of its blocks, and if it has skips."""
+    torch.set_num_threads(1)
+    task = data(case["task"], case["tokens"])
+    inputs, _ = next(task.batches(case["batch"], case["seed"]))
+    rows = []
+    for start in case["starts"]:
+        try:
+            network = edgewise.describe(train.build(case, task, start), (inputs,)).to_dict()
+        except BadInput as error:
+            rows.append({"start": start, "said": str(error)[:200]})
+        else:
+            told = ("name", "assumed", "unmodelled")
+            rows.append(
+                {"start": start, "network": {k: _short(v) for k, v in network.items() if k not in told}}
+            )
+    return {"starts": rows}
+
+
+def _short(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_short(one) for one in value]
+    return _digits(value) if isinstance(value, float) else value
+
+
 def _asked(case: dict[str, Any], task: Data, start: list[Any], check: bool) -> dict[str, Any]:
-    model = build(case, task, start)
+    model = train.build(case, task, start)
     stream = task.batches(case["batch"], case["seed"])
     batches = [next(stream) for _ in range(3)]
     questions: dict[str, Callable[[], dict[str, Any]]] = {

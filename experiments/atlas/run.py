@@ -1,6 +1,6 @@
 """Train the atlas, or ask the verbs about it; goes on where it stopped.
 
-python -m experiments.atlas.run train | readings | checks [--blind] [--limit N] [--minutes M]
+python -m experiments.atlas.run train | readings | described | checks [--blind] [--limit N] [--minutes M]
 python -m experiments.atlas.run summary [--draw FILE.png]
 
 Every finished shape is one line of `results/<what>.jsonl`, with the stamp of the process that measured it. Two
@@ -24,13 +24,14 @@ from filelock import FileLock, Timeout
 from edgewise.study.store import stamp
 
 from . import report
-from .readings import checks, readings
+from .readings import checks, described, readings
 from .train import shapes, siblings
 
 RESULTS = Path(__file__).parent / "results"
 WORK: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
     "train": siblings,
     "readings": readings,
+    "described": described,
     "checks": checks,
 }
 

@@ -11,7 +11,7 @@ Predict  predict judge compare phase_diagram critical_point
 Check    check
 Measure  measure audit_initialization total_changes learning_rate
 Watch    watch read HuggingFaceCallback LightningCallback
-Change   critical_plan initialize_ use_kernel
+Change   critical_plan fastest_plan initialize_ use_kernel
 Rooms    critical laboratory landscape models monitor nets optim present rehearsal study
 Error    BadInput
 """
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from edgewise.rehearsal.learning_rate import learning_rate
     from edgewise.repair.initialize import critical_plan, initialize_
     from edgewise.repair.meter import total_changes
-    from edgewise.verbs import compare, critical_point, judge, phase_diagram, predict
+    from edgewise.verbs import compare, critical_point, fastest_plan, judge, phase_diagram, predict
 
 # Names are fetched when first used, so that the command line answers --help without importing torch.
 _HOMES = {
@@ -70,6 +70,7 @@ _HOMES = {
     "critical_plan": "repair.initialize",
     "critical_point": "verbs",
     "describe": "models.describe",
+    "fastest_plan": "verbs",
     "initialize_": "repair.initialize",
     "judge": "verbs",
     "learning_rate": "rehearsal.learning_rate",
@@ -111,6 +112,7 @@ __all__ = [
     "critical_plan",
     "critical_point",
     "describe",
+    "fastest_plan",
     "initialize_",
     "judge",
     "laboratory",

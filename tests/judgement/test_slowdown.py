@@ -6,11 +6,19 @@ import math
 from dataclasses import asdict
 from itertools import product
 
-import pytest
-
 import edgewise
-from edgewise.judgement.outcome import LONGEST, SLOW, StartParts, log_slowdown, outcome_of, slowdown_table
+from edgewise.judgement.outcome import (
+    CAUSES,
+    LONGEST,
+    SLOW,
+    StartParts,
+    log_slowdown,
+    outcome_of,
+    slowdown_table,
+)
 from edgewise.nouns.verdict import Kind, Outcome, Probability, Slowdown, Verdict
+
+GAINS = ("score_gain", "value_gain", "mlp_in_gain", "mlp_out_gain")
 
 
 def judged(**knobs: object) -> Verdict:
@@ -36,7 +44,13 @@ def test_starts_too_quiet_and_too_loud_are_both_slower() -> None:
     assert quiet.slowdown and sound.slowdown and loud.slowdown
     assert sound.slowdown.value < quiet.slowdown.value and sound.slowdown.value < loud.slowdown.value
     assert quiet.slowdown.added < sound.slowdown.added < loud.slowdown.added
-    assert "add little" in judged(value_gain=0.001, mlp_out_gain=0.001).slowdown.cause  # type: ignore[union-attr]
+    faint = edgewise.predict(
+        {"depth": 8, "tokens": 16, "width": 64, "norm": "pre", "embedding_norm": 1e-3}
+        | dict.fromkeys(GAINS, 1e-4),
+        readout="pooled",
+    )
+    slow = edgewise.judge(faint).slowdown
+    assert slow and slow.value > SLOW and slow.cause == CAUSES["small"]
 
 
 def test_a_quiet_start_is_named() -> None:
@@ -54,11 +68,31 @@ def test_what_trains_slowly_is_risky() -> None:
     assert outcome_of(Probability(0.1, 0.05, 0.2), slow) is Outcome.FAILS
 
 
-@pytest.mark.parametrize("source", ["mlp:tanh", {"depth": 6, "attention_skip": 0.0, "mlp_skip": 0.0}])
-def test_without_a_stream_that_is_added_to_nothing_is_said(source: object) -> None:
-    verdict = edgewise.judge(edgewise.predict(source))
+def test_without_a_stream_that_is_added_to_nothing_is_said() -> None:
+    verdict = edgewise.judge(edgewise.predict("mlp:tanh"))
     assert verdict.slowdown is None and verdict.json()["slowdown"] is None
     assert "as many steps" not in str(verdict)
+
+
+def test_many_blocks_without_skips_are_slow() -> None:
+    """Nothing at all was said of them: what blocks add to the stream has no finite logarithm there."""
+    bare, sound = (judged(norm="pre", attention_skip=skip, mlp_skip=skip) for skip in (0.0, 1.0))
+    assert bare.slowdown and sound.slowdown and bare.slowdown.value > SLOW > sound.slowdown.value
+    assert bare.slowdown.cause == CAUSES["cut"] and bare.outcome is not Outcome.TRAINS
+    without_mlp = judged(norm="pre", attention_skip=0.0, mlp_width=0)
+    assert without_mlp.slowdown and without_mlp.slowdown.cause == CAUSES["cut"]
+
+
+def test_matrices_and_embeddings_have_a_size_that_is_best() -> None:
+    """Under a norm, neither the exponents nor the share of the blocks see how large all of it is."""
+
+    def steps(gain: float, entering: float = 1.6e-3) -> float:
+        slowdown = judged(norm="pre", embedding_norm=entering, **dict.fromkeys(GAINS, gain)).slowdown
+        assert slowdown is not None
+        return slowdown.value
+
+    assert steps(1e-3) > steps(1.0) < steps(30.0)
+    assert steps(1.0) < steps(1.0, entering=1.0)
 
 
 def test_the_screen_says_on_how_many_networks_it_rests_and_what_was_not_seen() -> None:

@@ -16,14 +16,18 @@ The table `probability.json` is written by `python -m experiments.trainability.c
 
 How many times the steps of a sound start a network needs follows from what its start shows:
 
-    log slowdown = a quiet + b full + c risk + e excess + d
+    log slowdown = sum of weight times part + d
 
 quiet   log of how far F over the whole depth is below `ENOUGH`: the blocks learn late
 full    log of how far it is above: they write over what the stream carries
+small   log of how far the gains of the matrices are below one, in the mean over the blocks
+large   log of how far they are above: a step changes large weights little
+loud    log of how far the standard deviation of the embedding is above `SOFT`: steps change it little
+cut     log of the depth, without any skip
 risk    the risk above
 excess  log of the first loss over that of guessing, if it was measured
 
-All constants depend on where the loss is read: with one label for a sequence blocks may write much more. The table
+All weights depend on where the loss is read: with one label for a sequence blocks may write much more. The table
 `slowdown.json` is written by `python -m experiments.atlas.forecast` from the trained atlas. The limits of the exponents
 alone are `SEVERITY_LIMITS` in `edgewise.stability.lyapunov`.
 """
@@ -266,15 +270,35 @@ SLOWDOWN_TABLE = "slowdown.json"
 # steps do not start from zero. Chosen with the constants, among nine pairs on 26 shapes (research/forecast.md).
 ENOUGH = {"token": 1.0, "pooled": 8.0}
 LEAST = 1e-2
+SOFT = 0.5  # standard deviation of what enters the first block, chosen among six on 41 shapes
+FAINTEST = 1e-4  # a gain below this one counts as it
 LOUDEST = 10.0  # a risk beyond this one changes nothing either
-NAMED = 1.2  # times the steps of a sound start, from which on what costs the most is named
+NAMED = 1.5  # times the steps of a sound start, from which on what costs the most is named
 CAUSES = {
     "quiet": "its blocks add little to the stream and have to grow first",
     "full": "its blocks write over what the stream carries",
+    "small": "the matrices of its blocks are small and have to grow first",
+    "large": "the matrices of its blocks are so large that a step changes them little",
+    "loud": "its embedding is so large that steps change it little",
+    "cut": "it has no skips",
     "risk": "its blocks change the stream or the gradient much",
     "excess": "its first loss is far above that of guessing",
 }
 LONGEST = 5.0  # what "never within 500 steps", 3.3 times those of a sound start, counts as
+GAINS = {"heads": ("score_gain", "value_gain"), "mlp_width": ("mlp_in_gain", "mlp_out_gain")}
+
+
+def mean_log_gain(network: Architecture) -> float:
+    """Return the mean log gain of queries with keys, of values with outputs, and of both matrices of the MLP."""
+    names = [name for layer, own in GAINS.items() if getattr(network, layer) for name in own]
+    logs = [np.log(np.maximum(np.abs(getattr(network, name)), FAINTEST)).mean() for name in names]
+    return float(np.mean(logs))
+
+
+def without_skips(network: Architecture) -> bool:
+    """Return True if no block passes anything on but what its layers write."""
+    own = {"attention_skip": network.heads, "mlp_skip": network.mlp_width}
+    return not any(np.any(getattr(network, name)) for name, size in own.items() if size)
 
 
 @dataclass(frozen=True)
@@ -283,23 +307,52 @@ class StartParts:
 
     quiet: float = 0.0
     full: float = 0.0
+    small: float = 0.0
+    large: float = 0.0
+    loud: float = 0.0
+    cut: float = 0.0
     risk: float = 0.0
     excess: float = 0.0
 
     @classmethod
-    def of(cls, curve: str, added: float, risk: float, loss: FirstLoss | None = None) -> StartParts:
-        """Return the parts: F over the whole depth, the risk and the first loss, by where the loss is read."""
-        above = math.log((added + LEAST) / (ENOUGH[curve] + LEAST))
+    def of(
+        cls,
+        curve: str,
+        added: float | None,
+        network: Architecture,
+        entering: float,
+        risk: float,
+        loss: FirstLoss | None = None,
+    ) -> StartParts | None:
+        """Return the parts, by where the loss is read; None if F, which a network without skips has not, is unknown.
+
+        added     F over the whole depth
+        entering  mean square of what enters the first block
+        """
+        cut = without_skips(network)
+        if added is None and not cut:
+            return None
+        above = 0.0 if added is None else math.log((added + LEAST) / (ENOUGH[curve] + LEAST))
+        gain, loud = mean_log_gain(network), math.log(max(entering, SOFT**2) / SOFT**2) / 2
         excess = 0.0 if loss is None else math.log(max(loss.value, loss.chance) / loss.chance)
-        return cls(max(0.0, -above), max(0.0, above), min(risk, LOUDEST), min(excess, LOUDEST))
+        return cls(
+            quiet=max(0.0, -above),
+            full=max(0.0, above),
+            small=max(0.0, -gain),
+            large=max(0.0, gain),
+            loud=loud,
+            cut=math.log(network.depth) if cut else 0.0,
+            risk=min(risk, LOUDEST),
+            excess=min(excess, LOUDEST),
+        )
 
 
 def parts_of(score: RiskScore, trace: Trace) -> StartParts | None:
     """Return the parts of a start; None if what its blocks add to the stream is not known."""
-    if score.added is None or not isinstance(trace.architecture, Architecture) or trace.step:
+    if not isinstance(trace.architecture, Architecture) or trace.step:
         return None
-    risk = sum(risks(score, trace).values())
-    return StartParts.of(curve_of(trace), score.added, risk, trace.first_loss)
+    risk, entering = sum(risks(score, trace).values()), float(trace.blocks("norm")[0])
+    return StartParts.of(curve_of(trace), score.added, trace.architecture, entering, risk, trace.first_loss)
 
 
 @cache
@@ -331,8 +384,8 @@ def expected(score: RiskScore, trace: Trace) -> Slowdown | None:
     (shallow, deep), (short, long) = (table["range"][name] for name in ("depth", "tokens"))
     tried = f"{table['networks']} networks of {shallow} to {deep} blocks and {short} to {long} tokens"
     cause = CAUSES[worst] if log >= math.log(NAMED) and costs[worst] > 0 else ""
-    assert score.added is not None
-    return Slowdown(math.exp(log), low, high, score.added, tried, cause)
+    added = BEYOND if score.added is None else score.added  # without skips all of it is the blocks' own
+    return Slowdown(math.exp(log), low, high, added, tried, cause)
 
 
 class OutcomeBands(NamedTuple):
