@@ -91,7 +91,6 @@ def rehearsed(row: Row, seed: int, short: bool) -> dict[str, Any]:
         "passes": rate.passes,
         "start": rate.start.loss,
         "separation": [r.separation for r in rate.rehearsals],
-        "limit": rate.curvature_edge,
         "fresh": [r.loss for r in rate.rehearsals],
         "notes": rate.notes,
     }

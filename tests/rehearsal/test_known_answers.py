@@ -12,7 +12,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import edgewise
-from edgewise.rehearsal.optimizers import sgd_limit
 from edgewise.rehearsal.rate import Rate
 from tests.support.covering import covering
 from tests.support.rehearsal_networks import Quadratic, batches, quadratic_batches, small, text_loss
@@ -33,9 +32,10 @@ def test_the_edge_of_sgd_on_a_quadratic(curvature: float, options: dict[str, Any
         progress=False,
         optimizer=lambda model: torch.optim.SGD(model.parameters(), 1.0, **options),
     )
-    assert rate.edge == pytest.approx(exact, rel=0.05)
+    assert rate.at_edge is not None and rate.beyond is not None and rate.edge is not None
+    assert rate.at_edge.rate < 1.1 * exact and exact < 1.1 * rate.beyond.rate
+    assert exact / 2 < rate.edge < 2 * exact
     assert rate.best is not None and rate.best < exact
-    assert rate.curvature == pytest.approx(curvature, rel=0.01)
     assert largest_stable(curvature, options) == pytest.approx(exact, rel=0.01)
 
 
@@ -50,11 +50,6 @@ def largest_stable(curvature: float, options: dict[str, Any]) -> float:
         optimizer.step()
     stable = c[x.detach().abs() < 1e3].max()
     return float(stable) / curvature**2
-
-
-def test_dampening_makes_room() -> None:
-    optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1))], 1.0, momentum=0.5, dampening=0.5)
-    assert sgd_limit(optimizer, 3.0) == pytest.approx(2 * 1.5 / (0.5 * 3.0))
 
 
 def ask(scale: float, optimizer: Any, **options: Any) -> Rate:
@@ -72,7 +67,8 @@ def usual() -> Rate:
 
 def test_the_units_of_the_loss_do_not_move_adam_and_divide_sgd() -> None:
     """A power of two, by which gradients are multiplied without rounding."""
-    one, other = usual(), ask(16.0, torch.optim.AdamW)
+    one, other = (ask(scale, torch.optim.AdamW, rates=8) for scale in (1.0, 16.0))
+    assert one.edge is not None
     assert other.best == pytest.approx(one.best, rel=0.01)
     assert other.edge == pytest.approx(one.edge, rel=0.01)
     assert [r.reason is None for r in other.rehearsals] == [r.reason is None for r in one.rehearsals]
@@ -186,11 +182,13 @@ def test_a_network_is_looked_at_after_1_2_4_8_and_the_last_two_steps() -> None:
 
 
 def test_warm_up_is_rehearsed() -> None:
-    """With a warm-up as long as the rehearsal the mean rate is half: the ladder goes further."""
+    """With a warm-up as long as the rehearsal the mean rate is half: at a rate that is too large less is lost."""
     without, with_it = usual(), ask(1.0, torch.optim.AdamW, warmup=10)
     assert with_it.warmup == 10 and "10 steps of warm-up" in str(with_it)
     assert with_it.best is not None and without.best is not None
-    assert with_it.best > without.best
+    assert with_it.tried[-1] == pytest.approx(without.tried[-1])
+    assert with_it.rehearsals[-1].loss < without.rehearsals[-1].loss
+    assert with_it.rehearsals[0].loss > without.rehearsals[0].loss
 
 
 def test_a_rate_far_above_the_edge_has_a_reason() -> None:
@@ -204,6 +202,7 @@ def test_a_rate_far_above_the_edge_has_a_reason() -> None:
         lambda m, x: F.mse_loss(m(x), x.sum(1, keepdim=True)),
         optimizer=torch.optim.SGD,
         progress=False,
+        rates=8,
     )
     assert rate.beyond is not None and rate.beyond.reason in ("the loss rose", "the loss was not finite")
     assert (

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from edgewise.rehearsal.ladder import FACTOR, NOISE, TIE, Rung, between, lowest, next_rung, score, vertex
+from edgewise.rehearsal.ladder import FACTOR, TIE, Rung, between, lowest, next_rung, score, vertex
 from edgewise.rehearsal.learning_rate import _Search
 
 
@@ -80,7 +80,7 @@ def test_a_tie_goes_to_the_smaller_rate() -> None:
 
 
 def test_a_score_is_the_loss_in_units_of_its_noise_and_the_distance_from_what_was_known() -> None:
-    assert score(1e-3, 2.0, 4.0, 1e-3) == pytest.approx(2.0 / (4 * NOISE))
+    assert score(1e-3, 2.0, 0.08, 1e-3) == pytest.approx(25.0)
     assert score(1e-3 * math.e, 0.0, 1.0, 1e-3, width=0.5) == pytest.approx(2.0)
 
 

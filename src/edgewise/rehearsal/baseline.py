@@ -21,7 +21,7 @@ from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
 from edgewise.files import Document
-from edgewise.landscape.evaluation import Batch, Loss
+from edgewise.landscape.evaluation import Batch, Loss, loss_of
 from edgewise.rehearsal.ladder import Guess
 
 CLASSES = (F.cross_entropy, F.nll_loss)  # their predictions have the classes in the second dimension
@@ -29,6 +29,7 @@ BINARY = (F.binary_cross_entropy_with_logits, F.binary_cross_entropy)
 NUMBERS = (F.mse_loss, F.l1_loss, F.smooth_l1_loss, F.huber_loss)
 LOSSES = (*CLASSES, *BINARY, *NUMBERS)
 ITERATIONS = 50
+MOST_CALLS = 100  # of losses of torch, in one loss
 TINY = 1e-9  # odds of what is not so, in place of zero
 UNKNOWN = "it could not be compared with guessing: {}"
 
@@ -46,6 +47,14 @@ class TorchLossCall:
     def dimension(self) -> int:
         """Along which a constant answer differs: classes, or the last one; -1 if there is one number per sample."""
         return min(1, self.prediction.dim() - 1) if self.function in CLASSES else self.prediction.dim() - 1
+
+    @property
+    def labels(self) -> int:
+        """The number of its labels."""
+        target = self.rest[0] if self.rest else self.options["target"]
+        if self.function in CLASSES and not target.dtype.is_floating_point:
+            return int((target != self.options.get("ignore_index", -100)).sum())
+        return self.prediction.numel() // (self.prediction.shape[-1] if self.prediction.dim() > 1 else 1)
 
     def at(self, constant: Tensor) -> Tensor:
         """Return the loss of the same prediction for all samples."""
@@ -106,11 +115,39 @@ class _Catch(TorchFunctionMode):
             return func(*args, **options)
         named = "input" in options
         prediction = options.pop("input") if named else args[0]
-        call = TorchLossCall(func, prediction.detach(), args if named else args[1:], options)
+        call = TorchLossCall(func, prediction, args if named else args[1:], options)
         self.calls.append(call)
         if len(self.calls) <= len(self.answers):
             return self.answers[len(self.calls) - 1](call)
         return func(prediction, *call.rest, **options)
+
+
+def agreement(model: nn.Module, loss: Loss, batches: Sequence[Batch]) -> float:
+    """Return by how many standard errors the gradients of different batches agree on what follows from the input.
+
+    The gradient of a loss less that with its predictions shuffled among the samples: frequencies cancel, what follows
+    from the input is left. Each one is multiplied by the sum of those before; if nothing follows, the mean is zero.
+    """
+    generator = torch.Generator().manual_seed(0)
+
+    def shuffled(call: TorchLossCall) -> Tensor:
+        order = torch.randperm(len(call.prediction), generator=generator).to(call.prediction.device)
+        return call.of(call.prediction) - call.of(call.prediction[order])
+
+    parameters = [p for p in model.parameters() if p.requires_grad]
+    total, products = [torch.zeros_like(p) for p in parameters], list[float]()
+    for batch in batches:
+        with torch.enable_grad(), _Catch([shuffled] * MOST_CALLS) as caught:
+            value = loss_of(loss, model, batch)
+        if not caught.calls or not value.requires_grad:
+            return 0.0
+        gradients = torch.autograd.grad(value, parameters, allow_unused=True)
+        pairs = [(t, g) for t, g in zip(total, gradients, strict=True) if g is not None]
+        products.append(sum(float(torch.sum(t * g)) for t, g in pairs))
+        for one, gradient in pairs:
+            one += gradient
+    size = math.hypot(*products)
+    return sum(products) / size if size > 0 and math.isfinite(size) else 0.0
 
 
 def guess(model: nn.Module, bare: nn.Module | None, loss: Loss, batches: Sequence[Batch]) -> Guess:
@@ -139,9 +176,8 @@ def _by_calls(model: nn.Module, loss: Loss, batches: Sequence[Batch]) -> Guess |
     floor = _floor(model, loss, batches, count)
     if any(call.function in NUMBERS for row in calls for call in row[:count]):
         return replace(_checked(best, "the best constant answer"), floor=floor)
-    equal = [partial(TorchLossCall.at, constant=torch.zeros_like(constant)) for constant in constants]
-    uniform = _answered(model, loss, batches, equal)
-    return replace(_checked(best, "guessing frequencies"), uniform=uniform, floor=floor)
+    labels = sum(call.labels for call in calls[0])
+    return replace(_checked(best, "guessing frequencies"), floor=floor, labels=labels)
 
 
 def _floor(model: nn.Module, loss: Loss, batches: Sequence[Batch], count: int) -> float | None:
@@ -249,4 +285,4 @@ def _checked(loss: float, words: str) -> Guess:
     )
 
 
-__all__ = ["Guess", "guess"]
+__all__ = ["Guess", "agreement", "guess"]

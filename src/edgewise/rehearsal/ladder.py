@@ -12,13 +12,12 @@ from dataclasses import dataclass
 
 FACTOR = 2.5
 LEFT = 0.005  # of what there is to learn: so far below the best constant answer of these batches it was left
-NOISE = 0.02  # of the loss at the start: a smaller difference between two rates says little
-# in log rate, how far the best rate is from where the stream or the curvature puts it
+NOISE = 0.02  # of what there is to learn: a smaller difference between two losses says little
+# What a difference says of hundreds of steps, and in log rate how far the best rate is from the center of the ladder:
+# where that was fitted (`KNOWN`: labels and a stream), and elsewhere for SGD and for others.
+HORIZON, KNOWN, KNOWN_SGD = 0.1, 0.4, 1.0
 WIDTH, WIDTH_SGD = 0.5, 1.5
-# Of the way from equal odds to the frequencies: what is left of it where a network counts as there.
-NEAR = 0.1
 TIE = 0.25  # of a score: a smaller rate that is no farther behind is taken
-AGREE = 1.25  # so close to the limit of stability, a rehearsal is too short to tell stable from not
 BRACKET = 3  # rehearsals that the best rate takes: itself and one on either side
 
 
@@ -26,15 +25,15 @@ BRACKET = 3  # rehearsals that the best rate takes: itself and one on either sid
 class Guess:
     """The loss of the best constant answer on the fresh batches; `loss` is None if it was not found, and why.
 
-    uniform  that of equal odds for all labels; None if the answers are numbers
     floor    that of the labels themselves as the answer; None if it was not found
+    labels   of one batch; None if there are none, or they were not found
     """
 
     loss: float | None
     words: str = ""  # what such an answer is
     why: str = ""
-    uniform: float | None = None
     floor: float | None = None
+    labels: float | None = None
 
     @property
     def scale(self) -> float | None:
@@ -47,16 +46,6 @@ class Guess:
     def beaten(self, loss: float) -> bool:
         """Return whether a loss is below that of guessing (as `Rate.learned`); True where unknown."""
         return self.loss is None or loss < self.loss - LEFT * (self.scale or 0.0)
-
-    def on_the_way(self, loss: float, start: float) -> bool:
-        """Return whether a network has learned a part of the frequencies so far: with many labels that takes more
-        steps.
-        """
-        noise = NOISE * (self.scale or 0.0)
-        if self.loss is None or self.uniform is None or start - loss < 2 * noise:
-            return False
-        away = max(noise, NEAR * (self.uniform - self.loss))
-        return self.loss + away < loss < self.uniform - noise
 
     def near(self, loss: float) -> bool:
         """Return whether a loss is that of guessing, within twice its noise."""
@@ -72,13 +61,13 @@ class Rung:
     learned: bool = True  # it left the loss of guessing, or got there from above
 
 
-def score(rate: float, loss: float, scale: float, centre: float, width: float = WIDTH) -> float:
-    """Return loss / (NOISE scale) + log(rate / center)^2 / (2 width^2), lower is better.
+def score(rate: float, loss: float, unit: float, centre: float, width: float = WIDTH) -> float:
+    """Return loss / unit + log(rate / center)^2 / (2 width^2), lower is better.
 
-    scale  what there is to learn from the input, else the size of the first loss
+    unit  a difference of losses that counts: a share of what there is to learn, else of the size of the first loss
     Where a few steps tell rates apart the losses decide; if they do not, what was known before any step does.
     """
-    return loss / (NOISE * scale) + math.log(rate / centre) ** 2 / (2 * width**2)
+    return loss / unit + math.log(rate / centre) ** 2 / (2 * width**2)
 
 
 def next_rung(steps: Mapping[float, Rung], most: int) -> float | None:
@@ -145,12 +134,6 @@ def between(rates: Sequence[float], too_large: Sequence[bool], best: float) -> t
         return None
     below = [rate for rate, bad in pairs if rate < above[0] and not bad]
     return (below[-1] if below else best, above[0])
-
-
-def edge_between(bracket: tuple[float, float], limit: float | None) -> float:
-    """Return the edge inside a bracket: the limit by curvature if the two agree, else the middle."""
-    low, high = bracket
-    return limit if limit is not None and low <= limit <= AGREE * high else math.sqrt(low * high)
 
 
 def describe_cost(steps: int, rates: int) -> str:

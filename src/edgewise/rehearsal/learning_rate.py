@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch import distributed as dist
 
 from edgewise.arrays import in_double
 from edgewise.errors import BadInput
@@ -16,11 +17,15 @@ from edgewise.interrupts import Interrupts, deferred
 from edgewise.landscape.evaluation import Batch, Loss, own_loss
 from edgewise.models.model_map import ModelMap
 from edgewise.models.state import random_streams
+from edgewise.optim.parallel import local
 from edgewise.progress import Tell, progress_bar
-from edgewise.rehearsal.baseline import UNKNOWN
+from edgewise.rehearsal.baseline import UNKNOWN, agreement
 from edgewise.rehearsal.ladder import (
     BRACKET,
     FACTOR,
+    HORIZON,
+    KNOWN,
+    KNOWN_SGD,
     NOISE,
     WIDTH,
     WIDTH_SGD,
@@ -28,7 +33,6 @@ from edgewise.rehearsal.ladder import (
     between,
     describe_cost,
     duration,
-    edge_between,
     next_rung,
     score,
     vertex,
@@ -38,8 +42,6 @@ from edgewise.rehearsal.optimizers import (
     Rates,
     describe_optimizer,
     is_sgd,
-    largest_curvature,
-    sgd_limit,
 )
 from edgewise.rehearsal.rate import (
     RANGE,
@@ -64,21 +66,24 @@ from edgewise.rehearsal.short_training import (
 )
 from edgewise.rehearsal.validation import Validation
 
-# Chosen on ten networks (`DEVELOPMENT` in experiments/learning_rate/population.py), before the blind ones were trained.
-# Times the square root of the rate that moves the stream by its own size: the start of the ladder.
-STREAM = 0.11
-CURVATURE = 0.15  # of the rate at which curvature makes SGD unstable: where its ladder starts
-# Of the best rate of a rehearsal: a whole training at a constant rate wants less than its first steps.
-# Chosen on nine networks (`DEVELOPMENT` in experiments/learning_rate/scheduled_population.py).
-SHADE = {"constant": 0.625, "linear": 1.25, "cosine": 1.25}
-FAST, LEAST = (
-    3.0,
-    0.25,
-)  # power of the share that is left to learn, and the least that comes of it: what is learned
-# within a rehearsal wants less
+# The center of the ladder of a transformer with labels is RATE * (labels of a step / 100)^NOISY * sqrt(push / (width *
+# size of a step)), where push is STREAM * sqrt(the rate at which one step moves the last stream by its own size), of
+# which at most LOUDEST / (width * size of a step) counts; of SGD RATE_SGD * (labels / 100)^NOISY_SGD / length of the
+# gradient. The constants were chosen on the networks that experiments/learning_rate/README.md names.
+RATE = {"constant": 0.21, "linear": 0.38, "cosine": 0.38}
+STREAM, LOUDEST = 0.11, 0.5
+NOISY, LABELS, FEWEST, MOST = (
+    0.3,
+    100,
+    16,
+    1600,
+)  # labels beyond the last two were not measured, and count as those
+RATE_SGD, NOISY_SGD = {"constant": 0.085, "linear": 0.6, "cosine": 0.6}, 0.75
+MOVED_SGD = 0.5  # of the rate at which SGD moves the stream by its own size: the center without labels
+WARM = 2.0  # times the edge of cold rehearsals, if the training has a warm-up that is longer than one
+AGREEMENT = 3.0  # standard errors from which on gradients agree that something follows from the input
 SAFE = 0.7  # of the edge: never advised above this
 NEIGHBOR = 1.2  # rungs up to which the ladder starts from the user's own rate
-POST_DEPTH = 6  # blocks with the norm on the sum, from which on a ladder starts lower, in proportion
 NUDGE = 1e-5  # rate of the one step that measures how far a unit of rate moves the stream
 
 
@@ -153,7 +158,11 @@ def learning_rate(
         search = _Search(copies, plan, rates, interrupts, where, None if resume is None else Path(resume))
         search.schedule, search.own = schedule, own
         if warmup > steps:
-            search.notes.append(f"{warmup} steps of warm-up are longer than a rehearsal and were left out")
+            search.warms = True
+            search.notes.append(
+                f"{warmup} steps of warm-up are longer than a rehearsal and were left out; the edge is taken {WARM:g} "
+                "times as high"
+            )
         return search.run(progress)
 
 
@@ -190,17 +199,15 @@ class _Search:
     ) -> None:
         self.copies, self.plan, self.most, self.interrupts = copies, plan, most, interrupts
         self.schedule: str | None = None
+        self.warms = False  # a warm-up that is longer than a rehearsal was left out
         self.own: float | None = None
         self.own_rehearsal: Rehearsal | None = None
-        # On other batches the largest rate that learned did so again, or failed and the curvature does not count.
-        self.confirmed = self.disproved = False
+        self.confirmed = False  # the largest rate that learned did so again on other batches
         self.resume = resume
         self.validation = Validation(plan.loss, plan.batches.fresh, plan.over_processes, where)
         self.rehearsals: dict[float, Rehearsal] = {}  # by rung
         self.passes, self.began = 0, time.perf_counter()
         self.notes = list(plan.batches.notes)
-        self.curvature: float | None = None
-        self.limit: float | None = None
 
     def run(self, progress: Tell | bool | None) -> Rate:
         self.centre = self.first = self._prepare()
@@ -253,7 +260,10 @@ class _Search:
         """
         steps, done = self.plan.steps, len(rehearsal.losses)
         reserved = steps * max(0, BRACKET - 1 - len(self.rehearsals))
-        if self.left - reserved < steps - steps // 2 or departed(rehearsal, self._moment(), self.scale):
+        gone = done % steps == 0 and departed(
+            rehearsal, self._moment(), self.scale
+        )  # a spike between may pass
+        if self.left - reserved < steps - steps // 2 or gone:
             return False
         falls = rehearsal.at(done - steps).loss - rehearsal.end > NOISE * self.scale
         if not self.rehearsals and (done < 2 * steps or not falls):
@@ -277,8 +287,7 @@ class _Search:
             rung = max(below)
             again = self._rehearsed(self.rehearsals[rung].rate, self.plan.on_other_batches())
             before, self.rehearsals = self.rehearsals, {**self.rehearsals, rung: again}
-            self.disproved = next(r for r in self._judged() if r.rate == again.rate).reason is not None
-            if not self.disproved:
+            if next(r for r in self._judged() if r.rate == again.rate).reason is None:
                 self.rehearsals, self.confirmed = before, True
                 return
 
@@ -302,7 +311,6 @@ class _Search:
         with self.copies.open() as (model, optimizer):
             rates = Rates(optimizer)
             self.ratios, self.optimizer = rates.ratios, describe_optimizer(optimizer)
-            self.width = WIDTH_SGD if is_sgd(optimizer) else WIDTH
             self.start = self.validation.measure(model)
             if not math.isfinite(self.start.loss):
                 raise BadInput(
@@ -318,46 +326,57 @@ class _Search:
             self.scale = self.guess.scale or abs(self.start.loss)
             if self.own is None and self.copies.instance is not None:
                 self.own = rates.first
-            unit, sgd = self._unit(model, optimizer, rates), is_sgd(optimizer)
+            sgd = is_sgd(optimizer)
+            self._nudge(model, optimizer, rates)
         if self.validation.note:
             self.notes.append(
                 f"{self.validation.note}: streams are those of the output, and tokens were not inspected"
             )
-        if sgd:
-            try:
-                if self.copies.group is not None:
-                    raise BadInput("the model is spread over processes")
-                with self.copies.open() as (model, optimizer):
-                    batch = self.plan.batches.train[0]
-                    self.curvature = largest_curvature(model, self.plan.loss, batch, optimizer, self.ratios)
-                    self.limit = sgd_limit(optimizer, self.curvature)
-                return CURVATURE * self.limit
-            except (BadInput, RuntimeError, NotImplementedError) as error:
-                self.notes.append(f"the curvature was not measured: {error}")
-                return CURVATURE * unit if unit else 0.01
-        deep = max(1.0, self.validation.post_norm_blocks / POST_DEPTH)
-        return (STREAM * math.sqrt(unit) if unit else 2e-3) / deep
+        return self._middle(sgd)
 
-    def _unit(self, model: nn.Module, optimizer: torch.optim.Optimizer, rates: Rates) -> float | None:
-        """Return the rate at which one step moves the stream by its own size, by a small step; None if none moves."""
+    def _middle(self, sgd: bool) -> float:
+        """Return the center of the ladder: where the best rate lies by what is known without a training step."""
+        labels, width, push = self.guess.labels, self.validation.width, STREAM * math.sqrt(self.unit or 0.0)
+        if labels is None or width is None or not (push > 0 and self.push > 0):
+            self.width, self.counts = WIDTH_SGD if sgd else WIDTH, NOISE * self.scale
+            return (MOVED_SGD * self.unit if self.unit else 0.01) if sgd else push or 2e-3
+        self.width, self.counts = KNOWN_SGD if sgd else KNOWN, HORIZON * self.scale
+        processes = 1 if self.copies.group is None else dist.get_world_size(self.copies.group)
+        share = min(max(labels * self.plan.accumulate * processes, FEWEST), MOST) / LABELS
+        if sgd:
+            length = min(self.push, self.plan.clip or math.inf)
+            return RATE_SGD[self.schedule or "constant"] * share**NOISY_SGD / length
+        bound = 1 / (width * self.push)
+        return (
+            RATE[self.schedule or "constant"] * share**NOISY * math.sqrt(min(push, LOUDEST * bound) * bound)
+        )
+
+    def _nudge(self, model: nn.Module, optimizer: torch.optim.Optimizer, rates: Rates) -> None:
+        """Take one small step, and keep what a unit of rate does.
+
+        unit  the rate at which it moves the stream by its own size; None if it does not move
+        push  the root mean square change of a weight that moves; for SGD the length of the change of all weights
+        """
         clock = time.perf_counter()
         training_step(model, None, self.plan, 0)
-        gradients = [p.grad for p in model.parameters() if p.grad is not None]
-        if not gradients:
+        if all(p.grad is None for p in model.parameters()):
             raise BadInput(NO_GRADIENT)
-        nudge = NUDGE
+        before, nudge = [local(p).detach().clone() for p in model.parameters()], NUDGE
         if is_sgd(optimizer):
-            norm = math.sqrt(sum(float(in_double(g.detach()).square().sum()) for g in gradients))
-            size = math.sqrt(sum(float(in_double(p.detach()).square().sum()) for p in model.parameters()))
+            norm = math.sqrt(sum(_square(p.grad) for p in model.parameters() if p.grad is not None))
+            size = math.sqrt(sum(map(_square, before)))
             nudge = 1e-4 * (size or 1.0) / norm if norm > 0 else NUDGE
         rates.set(nudge)
         optimizer.step()
         seconds = time.perf_counter() - clock
         self.estimate = seconds * self.most * self.plan.steps * 1.1
+        changes = [local(p).detach() - b for p, b in zip(model.parameters(), before, strict=True)]
+        count = 1 if is_sgd(optimizer) else max(1, sum(int(torch.count_nonzero(c)) for c in changes))
+        self.push = self.plan.over_processes(math.sqrt(sum(map(_square, changes)) / count) / nudge)
+        self.push /= self.plan.scale if is_sgd(optimizer) else 1.0
         after = self.validation.measure(model, 1).stream
-        start = self.start.stream
-        moved = self.plan.over_processes(relative(after, start))
-        return nudge / moved if moved > 0 and math.isfinite(moved) else None
+        moved = self.plan.over_processes(relative(after, self.start.stream))
+        self.unit = nudge / moved if moved > 0 and math.isfinite(moved) else None
 
     def _step(self) -> None:
         self.passes += 1
@@ -377,7 +396,7 @@ class _Search:
             raise KeyboardInterrupt
 
     def _score(self, rehearsal: Rehearsal) -> float:
-        return score(rehearsal.rate, rehearsal.level, self.scale, self.centre, self.width)
+        return score(rehearsal.rate, rehearsal.level, self.counts, self.centre, self.width)
 
     def _judged(self) -> list[Rehearsal]:
         """Return the rehearsals by rate, each with the reason why its rate is too large, if it is."""
@@ -389,7 +408,7 @@ class _Search:
             rung: Rung(
                 self._score(r),
                 r.reason is not None,
-                self._learned(r) or self.guess.on_the_way(r.end, self.start.loss),
+                self._learned(r),
             )
             for rung, r in zip(sorted(self.rehearsals), self._judged(), strict=True)
         }
@@ -423,8 +442,6 @@ class _Search:
             self.ratios,
             self.plan.warmup,
             self.plan.steps,
-            self.curvature,
-            self.limit,
             self.passes,
             time.perf_counter() - self.began,
             self.estimate,
@@ -456,34 +473,45 @@ class _Search:
         level = f"the loss of {self.guess.words} ({self.guess.loss:.3g})"
         if tokens_alike(self._moment(), rehearsals):
             return f"tokens are alike at every rate from {span}, so it can learn no more than {level}: at best {after}"
-        if self.guess.on_the_way(lowest, self.start.loss):
+        if self._agree():
             self.notes.append(
-                f"no rate is below {level} yet, so these steps do not show that it learns from its input"
+                f"no rate gets below {level} in these steps, but gradients of different batches agree that there is "
+                "something to learn: the rate is that of other networks like it, below what diverged here"
             )
             return None
         if self.guess.near(lowest):
             return f"every rate from {span} stays at {level}: at best {after}"
         return f"no rate from {span} gets below {level}: at best {after}"
 
+    def _agree(self) -> bool:
+        """Return whether gradients of different batches agree that something follows from the input."""
+        if self.copies.group is not None:
+            return False
+        with self.copies.open() as (model, _):
+            batches = [*self.plan.batches.train, *self.plan.batches.fresh][: self.most * self.plan.steps]
+            return agreement(model, self.plan.loss, batches) > AGREEMENT
+
     def _advice(self, rehearsals: list[Rehearsal]) -> tuple[float | None, float | None]:
-        """(advised rate, edge): the shaded lowest point of the scores, below the edge."""
+        """(advised rate, edge): the lowest point of the scores, below the edge."""
         usable = [r for r in rehearsals if math.isfinite(r.level)]
         diverged = min(
             (r.rate for r in rehearsals if departed(r, self._moment(), self.scale)), default=math.inf
         )
         usable = [r for r in usable if r.rate < diverged] or usable
         rates, scores = [r.rate for r in usable], [self._score(r) for r in usable]
-        centre = vertex(rates, scores)
+        learned = any(map(self._learned, usable))
+        centre = vertex(rates, scores) if learned else self.centre
         assert centre is not None
         best = rates[scores.index(min(scores))]
         bracket = between([r.rate for r in rehearsals], [r.reason is not None for r in rehearsals], best)
-        edge = None if bracket is None else edge_between(bracket, None if self.disproved else self.limit)
-        lowest = min(r.end for r in rehearsals)
-        share = (
-            0.0 if self.guess.loss is None else min(max((self.guess.loss - lowest) / self.scale, 0.0), 1.0)
-        )
-        shade = SHADE[self.schedule or "constant"] * max((1 - share) ** FAST, LEAST)
-        return min(shade * centre, SAFE * (math.inf if edge is None else edge)), edge
+        edge = None if bracket is None else math.sqrt(bracket[0] * bracket[1])
+        if edge is not None and self.warms:
+            edge *= WARM
+        return min(centre, SAFE * (math.inf if edge is None else edge), SAFE * diverged), edge
+
+
+def _square(values: Tensor) -> float:
+    return float(in_double(local(values).detach()).square().sum())
 
 
 def _refuse(
@@ -511,8 +539,8 @@ def _refuse(
         raise BadInput(f"clip must be a norm above zero, got {clip!r}.")
     if own is not None and not (isinstance(own, (int, float)) and 0 < own < math.inf):
         raise BadInput(f"own must be a learning rate above zero, got {own!r}.")
-    if schedule is not None and schedule not in SHADE:
-        raise BadInput(f"schedule must be one of {', '.join(SHADE)}, or None, got {schedule!r}.")
+    if schedule is not None and schedule not in RATE:
+        raise BadInput(f"schedule must be one of {', '.join(RATE)}, or None, got {schedule!r}.")
     if autocast not in (None, torch.bfloat16, torch.float16):
         raise BadInput(f"autocast must be torch.bfloat16, torch.float16 or None, got {autocast!r}.")
 

@@ -1,4 +1,4 @@
-"""Optimizers of a rehearsal: the user's settings on the copy, one rate for all groups, the stability limit of SGD.
+"""Optimizers of a rehearsal: the user's settings on the copy, one rate for all groups.
 
 Parameter groups with different rates keep their ratios: the rate that is rehearsed is that of the first group, and the
 others follow it.
@@ -13,23 +13,16 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from edgewise.arrays import Array
 from edgewise.errors import BadInput
-from edgewise.landscape.evaluation import Batch, Loss
-from edgewise.landscape.hessian import Hessian
-from edgewise.landscape.support import Along
-from edgewise.models.unwrap import unwrap
 from edgewise.optim.wrapper import OptimizerWrapper
 
 Factory = Callable[[nn.Module], Optimizer]
 OptimizerSource = Optimizer | type[Optimizer] | Callable[..., Optimizer]  # of the model, or of its parameters
 ADAMW_SHARE = 0.15  # of Muon's rate: 3e-3 beside 0.02, as people use them
-TOLERANCE = 0.01
 
 
 def factory_of(optimizer: Any) -> Factory:
@@ -132,7 +125,7 @@ class Rates:
 
 
 def is_sgd(optimizer: Optimizer) -> bool:
-    """Return whether steps are proportional to the gradient, so that curvature bounds the rate."""
+    """Return whether steps are proportional to the gradient."""
     return isinstance(innermost(optimizer), torch.optim.SGD)
 
 
@@ -192,58 +185,3 @@ def muon_and_adamw(model: nn.Module) -> Optimizer:
     muon = torch.optim.Muon(inside, lr=1.0, weight_decay=0.0)
     rest = [torch.optim.AdamW(others, lr=ADAMW_SHARE, betas=(0.9, 0.95), weight_decay=0.0)] if others else []
     return Joint([muon, *rest])
-
-
-def sgd_limit(optimizer: Optimizer, curvature: float) -> float:
-    """Return the largest stable rate of the first group."""
-    group = innermost(optimizer).param_groups[0]
-    momentum = float(group["momentum"])
-    damped = 1 + 2 * momentum if group["nesterov"] else 1 - float(group["dampening"]) if momentum else 1.0
-    return 2 * (1 + momentum) / (damped * curvature)
-
-
-def largest_curvature(
-    model: nn.Module, loss: Loss, batch: Batch, optimizer: Optimizer, ratios: tuple[float, ...]
-) -> float:
-    """Return the largest eigenvalue of D^1/2 H D^1/2 on one batch, D the ratios of the parameters' rates to the
-    first group's.
-
-    Weight decay adds to the curvature. Refused if it is not positive: then it bounds no rate.
-    """
-    from scipy.sparse.linalg import ArpackNoConvergence, LinearOperator, eigsh
-
-    bare = unwrap(model)
-    hessian = Hessian(bare, loss, [batch], Along("*", vectors=True))
-    root = _roots(bare, hessian, optimizer, ratios)
-    operator = LinearOperator(
-        (hessian.size, hessian.size), matvec=lambda v: root * hessian.product(root * v), dtype=np.float64
-    )
-    first = root * hessian.product(np.random.default_rng(0).standard_normal(hessian.size))
-    if hessian.size < 3:
-        value = float(np.linalg.eigvalsh(np.stack([operator @ e for e in np.eye(hessian.size)]))[-1])
-    else:
-        try:
-            value = float(
-                eigsh(operator, k=1, which="LA", tol=TOLERANCE, v0=first, return_eigenvectors=False)[0]
-            )
-        except ArpackNoConvergence as error:
-            raise BadInput(f"the curvature did not converge ({error})") from error
-    value += float(innermost(optimizer).param_groups[0].get("weight_decay", 0.0))
-    if not value > 0:
-        raise BadInput(f"the largest curvature at the start is {value:.2g}, so it bounds no rate")
-    return value
-
-
-def _roots(bare: nn.Module, hessian: Hessian, optimizer: Optimizer, ratios: tuple[float, ...]) -> Array:
-    """Return the square root of every entry's share of the first group's rate; 0 for what is not trained."""
-    names = {id(p): name for name, p in bare.named_parameters()}
-    ratio = {
-        names[id(p)]: r
-        for group, r in zip(optimizer.param_groups, ratios, strict=True)
-        for p in group["params"]
-        if p.requires_grad and id(p) in names
-    }
-    parts = [
-        np.full(p.numel(), max(ratio.get(name, 0.0), 0.0) ** 0.5) for name, p in hessian.parameters.items()
-    ]
-    return np.concatenate(parts)

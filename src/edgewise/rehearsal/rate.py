@@ -11,7 +11,7 @@ from typing import Any
 from edgewise.errors import BadInput
 from edgewise.files import json_values
 from edgewise.nouns.architecture import Shown
-from edgewise.rehearsal.ladder import NOISE, Guess
+from edgewise.rehearsal.ladder import HORIZON, NOISE, Guess
 
 VERSION = 1
 RANGE = 2.0  # the advice is a factor
@@ -106,8 +106,6 @@ class Rate(Shown):
     ratios: tuple[float, ...] = (1.0,)  # of the parameter groups' rates to the first
     warmup: int = 0
     steps: int = 20
-    curvature: float | None = None  # largest eigenvalue of the Hessian at the start, for SGD
-    curvature_edge: float | None = None  # where SGD on that curvature alone becomes unstable
     passes: int = 0  # training steps that were run, on copies
     seconds: float = 0.0
     estimate: float = 0.0  # seconds, as said beforehand
@@ -296,7 +294,7 @@ def departed(rehearsal: Rehearsal, start: Moment, scale: float) -> bool:
     """Return whether it diverged: the loss far above its start, not finite, or rising again as it was continued."""
     if any(name in (ROSE, NOT_FINITE) for _, name in _departures(rehearsal, None, start)):
         return True
-    return rehearsal.end > rehearsal.loss + 2 * NOISE * scale
+    return rehearsal.end > rehearsal.loss + HORIZON * scale
 
 
 def _judged(rehearsal: Rehearsal, best: Rehearsal | None, start: Moment, scale: float) -> Rehearsal:
@@ -326,7 +324,8 @@ def _departures(rehearsal: Rehearsal, best: Rehearsal | None, start: Moment) -> 
 
 def _of_moment(moment: Moment, best: Rehearsal | None, start: Moment) -> Iterator[str]:
     before, after = start.separation, moment.separation
-    if before is not None and after is not None and after < SEPARATION * before:
+    own = None if best is None else best.separation
+    if before is not None and after is not None and after < SEPARATION * before <= (own or before):
         yield ALIKE
     outputs = max(start.output, best.moments[-1].output if best is not None and best.moments else 0.0)
     if math.isfinite(outputs) and moment.output > GROWTH * outputs:

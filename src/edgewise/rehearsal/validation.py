@@ -58,6 +58,7 @@ class Validation:
         self.entry: str | None = ""
         self.block: str | None = None  # the module whose output is the last stream
         self.note = ""
+        self.width: int | None = None  # of the stream
         self._ready = False
 
     def measure(self, model: nn.Module, batches: int | None = None) -> View:
@@ -81,16 +82,11 @@ class Validation:
             first, record = self._first(model, bare)
             others = [float(loss_of(self.loss, model, batch)) for batch in self.fresh[1:batches]]
         stream = record.stream if record.stream is not None else self._stream(bare, record.call)
+        self.width = None if self.stack is None else stream.shape[-1]
         apart = self.whole(self._separation(bare, stream, record.call))
         mean = self.whole(sum([first, *others]) / (1 + len(others)))
         size = self.whole(_size(record.output))
         return View(mean, stream.detach().float().flatten(), None if math.isnan(apart) else apart, size)
-
-    @property
-    def post_norm_blocks(self) -> int:
-        """Blocks whose norm stands on the sum; 0 if the blocks were not recognized."""
-        blocks = () if self.stack is None else self.stack.blocks
-        return sum(any(branch.outside_norm for branch in block.branches) for block in blocks)
 
     def guess(self, model: nn.Module) -> Guess:
         """Return the loss of the best constant answer on the fresh batches; after the first look."""
