@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from edgewise.arrays import in_double
-from edgewise.preflight.catalog import CheckFinding, NotAsked, error, fact, warning
+from edgewise.preflight.catalog import CheckFinding, NotAsked, error, fact, finding, warning
 from edgewise.preflight.evidence import Alignment, TrainingEvidence
 from edgewise.preflight.fingerprint import tensors_in
 from edgewise.preflight.relations import Batch, samples_of
@@ -31,7 +31,9 @@ def same_batch(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
     prints = [[t.tolist() for t in map(_sums, tensors_in(batch))] for batch in batches]
     equal = prints.count(max(prints, key=prints.count))
     if 1 < equal > len(batches) // 2:
-        yield error(
+        closure = type(evidence.optimizer).__name__ == "LBFGS"  # takes all data in every step
+        yield finding(
+            "note" if closure else "warning",
             "data",
             "The loader gives the same batch again and again.",
             f"{equal} of {len(batches)} batches are equal",
@@ -73,7 +75,7 @@ def same_samples(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
             "check the dataset's index and the collate function, and divisions of integers",
         )
     elif len(batches) >= 3 and len(every) >= 64 and len(set(every)) < 0.1 * len(every) and max(few) < 0.7:
-        yield error(
+        yield warning(
             "data",
             "The same examples come again and again.",
             f"{len(every)} samples in {len(few)} batches are repeats of {len(set(every))} distinct examples (duplicate "
@@ -85,10 +87,13 @@ def same_samples(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
 
 
 def _alike(batch: Batch) -> bool:
-    """Return whether the largest input of a batch is the same for all samples, of which there are at least four."""
+    """Return whether all samples, at least four, are equal in the largest input, and in all else but a label."""
     tensor = max(tensors_in(batch), key=lambda t: t.numel(), default=torch.empty(0))
     large = tensor.dim() >= 2 and tensor.shape[0] >= 4 and tensor[0].numel() >= 4
-    return large and bool((tensor == tensor[:1]).all())
+    if not large or not bool((tensor == tensor[:1]).all()):
+        return False
+    rest = [t for t in tensors_in(batch) if t.shape[:1] == tensor.shape[:1] and not bool((t == t[:1]).all())]
+    return all(t[0].numel() < 4 for t in rest) and len(rest) <= 1  # else a code tells the samples apart
 
 
 def _prints(batch: Batch) -> list[tuple[float, ...]]:
@@ -115,7 +120,7 @@ def _sums(tensor: Tensor, axes: int = 0) -> Tensor:
 def what_is_scored(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
     """Compare the places that are scored with the tokens there: special tokens, ends of texts, hidden words, classes.
 
-    Threshold: labels that vary at a token that is the same in every sample and nowhere else; the beginnings of texts
+    Threshold: the beginnings of texts
     scored and their ends never; more than 60 % of every text hidden; every sample of one class ignored.
     """
     call = evidence.loss_call("cross_entropy", "nll_loss")
@@ -154,16 +159,6 @@ def _scored_tokens(alignment: Alignment) -> Iterator[CheckFinding]:
         if alignment.offset == 1:
             yield from _beginnings(ids, kept)
         return
-    first = ids[:, 0]
-    special = bool((first == first[0]).all()) and not bool((ids[:, 1:] == first[0]).any())
-    if alignment.offset is None and special and bool(kept[:, 0].all()) and labels[:, 0].unique().numel() >= 2:
-        yield warning(
-            ["labels", "data"],
-            "A special token is scored, with labels that vary: labels and tokens are shifted against each other.",
-            f"token {int(first[0])} begins every sample (cls or bos), and its label takes "
-            f"{labels[:, 0].unique().numel()} values: labels of words start one place too early",
-            "give special tokens the label -100, and words the label of their own position",
-        )
     hidden = kept & (ids != labels)
     if alignment.offset in (None, 0) and int(hidden.sum()) >= 16:
         token = int(ids[hidden].mode().values)

@@ -139,6 +139,9 @@ TABLE = """
 no numbers: BROKEN
 not finite: BROKEN, GRADIENTS, nothing moves, rounded away, update ratio, eps, uphill, collapse, constant output
 same batch: same samples
+label of another sample: samples mixed, label offset, labels
+masks and lengths: padding is seen, text is masked, padding in the loss, what is scored, empty attention row
+input unused: dead, no gradient, batch unused, padding is seen, order not seen
 class axis: first loss, leak, samples mixed, label offset, labels, own label seen
 objects made in the step: schedule, order of the step, average, gradient at the step, nothing moves, dead, rate zero
 weights between steps: update undone, loss rises, nothing moves, update ratio, gradient at the step
@@ -155,7 +158,7 @@ order of the step: MOTION, does not run, gradient at the step, dead, no gradient
 schedule: rate zero, update ratio, nothing moves, loss rises
 update undone: nothing moves, update ratio, moved without gradient, rounded away
 weight scale: norm eps, equal heads, unlike siblings, gradient through depth, first loss, sharp attention, update
-  ratio, collapse, initialization, skip, token share, loss rises, constant output
+  ratio, collapse, initialization, skip, loss rises, constant output
 same samples: dead, labels
 data: BROKEN, nothing moves, rounded away, update ratio, eps, uphill, target scale, gradient through
   depth, norm eps, labels, padding in the loss, same samples
@@ -166,7 +169,6 @@ symmetric: copies, dead, equal heads, collapse, constant output, initialization,
 tie: copies, initialization
 shared: copies, initialization, layers not run
 recipe: initialization, unlike siblings, first loss
-norm gains: norm eps, norm size, gradient through depth, dead
 silent norm: GRADIENTS, equal heads, router, constant output, norm eps, collapse, layers not run, unlike siblings,
   initialization, skip
 empty attention row: loss not finite, gradient not finite, attention rows, loss rises, past not seen
@@ -177,7 +179,6 @@ rate zero: nothing moves, dead, update ratio
 not in the optimizer: nothing moves, optimizer elsewhere, dead, groups, update undone
 not in the model: not in the optimizer, no gradient
 uphill: loss rises, pushed away
-targets drawn again: loss rises
 loss and cross-entropy: loss rises, update ratio, uphill
 decay: loss rises, update ratio, rows decay, uphill
 momentum: update ratio, loss rises, eps
@@ -208,10 +209,9 @@ target scale: first loss, loss rises, update ratio, gradient at the step
 copies: initialization
 norm on the skip: no final norm, skip
 sharp attention: gradient through depth, collapse
-dropout: loss rises, gradient at the step
 mode: dropout
+dropout: loss rises, gradient at the step
 padding is seen: batch unused, empty attention row
-end not learned: padding in the loss
 average: update undone
 batch unused: nothing moves, labels, eps, update ratio, dead
 """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,7 +12,7 @@ from torch import Tensor, nn
 from edgewise.preflight.catalog import CheckFinding, NotAsked, error, fact, finding, note, warning
 from edgewise.preflight.evidence import Alignment, TrainingEvidence, agreement, median, rms
 from edgewise.preflight.fingerprint import tensors_in
-from edgewise.preflight.loss_facts import CLASSES
+from edgewise.preflight.loss_facts import CLASSES, sums_to_one
 from edgewise.preflight.observer import LossCall
 
 
@@ -32,12 +33,16 @@ def data(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
     Threshold: NaN or infinity; 50 times the median batch; root mean square above 20: not normalized.
     Cannot decide: batches that were not given.
     """
-    sizes = []
+    sizes, missing, handled = [], False, evidence.first is not None and math.isfinite(evidence.first.number)
     for k, batch in enumerate(_batches(evidence)):
         largest = 0.0
         for i, tensor in enumerate(t for t in _inputs(batch) if t.is_floating_point()):
             if not tensor.isfinite().all():
-                yield error(
+                missing = missing or (
+                    k == 0 and handled
+                )  # values that are missing, or a mask: the loss is finite
+                yield finding(
+                    "note" if missing else "error",
                     ["data", f"batch {k}"],
                     "A batch holds NaN or infinity.",
                     f"batch {k}: {int((~tensor.isfinite()).sum())} of {tensor.numel()} entries",
@@ -79,6 +84,25 @@ def _ignored(k: int, batch: Any) -> Iterator[CheckFinding]:
                 "are the answers truncated away? leave such batches out",
                 batch=k,
             )
+
+
+@fact("batch written", needs="pass", cost="(+1)")
+def batch_written(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
+    """Compare the batch before and after the loss has used it, once and twice.
+
+    Threshold: both change it: the data are other ones in every epoch.
+    Cannot decide: batches that a loader makes anew.
+    """
+    _batches(evidence)
+    if written := evidence.data.get("written"):
+        yield warning(
+            ["data", "loss", *written],
+            "The loss writes into its batch: the data change in place every time they are used.",
+            f"`{written[0]}` is another one after a pass, and again after the next: normalized or scaled in place "
+            "twice, three times, in every epoch",
+            "work on a copy: x = x / 255 instead of x /= 255",
+            fields=written,
+        )
 
 
 @fact("label among inputs", needs="loss")
@@ -143,7 +167,9 @@ def labels(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
     yield from _probabilities(call)
     if call.name not in CLASSES:
         if outputs.shape != targets.shape and outputs.numel() and call.name != "kl_div":
-            yield error(
+            pairs = outputs.dim() == targets.dim() and call.options.get("reduction") == "none"
+            yield finding(
+                "note" if pairs else "warning" if outputs.dim() == targets.dim() else "error",
                 ["labels", "loss"],
                 "Outputs and labels have different shapes, and are broadcast against each other.",
                 f"{call.name} of shapes {tuple(outputs.shape)} and {tuple(targets.shape)}",
@@ -151,7 +177,10 @@ def labels(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
             )
         elif targets.numel() >= 8 and targets.unique().numel() == 1:
             value = float(targets.flatten()[0])
-            yield warning(
+            # Targets that the loss makes itself are meant: what an adversary is to believe, the center of one class.
+            given = any(t.numel() == targets.numel() for t in tensors_in(evidence.batches[0]))
+            yield finding(
+                "warning" if given else "note",
                 ["labels", "data"],
                 "All targets are equal.",
                 f"the target is constant, {'zero' if value == 0 else f'{value:.3g}'} for all {targets.numel()}",
@@ -186,10 +215,27 @@ def labels(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
             "check which tensor the labels come from, and whether the data are shuffled",
             classes=1,
         )
+    elif _own_negative(rows[0].float(), y):
+        yield warning(
+            ["loss", "labels", "model"],
+            "Every sample is among its own negatives: its similarity with itself, on the diagonal, is not masked.",
+            f"of {classes} candidates each row scores itself highest and is asked for another: itself outweighs the "
+            "positive",
+            "scores.fill_diagonal_(-inf) before the cross-entropy",
+        )
     elif evidence.alignment is not None:
         yield from _unlabeled(evidence.alignment)
     elif scored.numel() < 0.02 * y.numel() and scored.numel() < 4:
         yield note("labels", "Almost every label is ignored.", f"{scored.numel()} of {y.numel()} are scored")
+
+
+def _own_negative(scores: Tensor, labels: Tensor) -> bool:
+    """Return whether scores are samples by samples, asked for others, and largest and equal on the diagonal."""
+    if scores.shape[0] != scores.shape[1] or scores.shape[0] < 6:
+        return False
+    own = scores.diagonal()
+    asked = bool((labels != torch.arange(len(labels), device=labels.device)).all())
+    return asked and bool((own >= scores.amax(1)).all()) and float(own.std()) < 1e-4 * float(own.abs().mean())
 
 
 def _stands_out(logits: Tensor, label: int) -> bool:
@@ -228,8 +274,12 @@ def _probabilities(call: LossCall) -> Iterator[CheckFinding]:
     soft = call.name == "cross_entropy" and call.labels.is_floating_point() and targets.dim() >= 2
     if soft or (call.name == "kl_div" and not call.options.get("log_target") and targets.dim() >= 2):
         sums = targets.sum(1 if soft else -1)
-        if low < -1e-6 or float((sums - 1).abs().max()) > 0.02:
-            yield error(
+        counts = bool((targets == targets.round()).all())
+        if (low < -1e-6 or not sums_to_one(targets, 0.02)) and (
+            counts or not soft
+        ):  # else weighted by an advantage
+            yield finding(
+                "error" if counts else "warning",
                 ["labels", "loss"],
                 f"The targets of {call.name} are not a distribution over the classes: they do not sum to one.",
                 f"rows sum to {float(sums.min()):.3g} to {float(sums.max()):.3g}, entries from {low:.3g}",
@@ -251,10 +301,9 @@ def class_axis(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
     last = next((c for c in reversed(evidence.seen().calls) if isinstance(c.module, nn.Linear)), None)
     if last is None or last.shape[-1] != call.outputs.shape[-1] or last.shape != tuple(call.outputs.shape):
         raise NotAsked("the readout's classes are not the last axis")
-    features = (
-        call.outputs.stride(-1) == 1 and call.outputs.stride(1) != 1
-    )  # they lie side by side, as Linear puts them
-    if call.outputs.shape[1] != call.outputs.shape[-1] or (features and call.outputs.dim() == 3):
+    side_by_side = call.outputs.stride(-1) == 1 and call.outputs.stride(1) != 1  # as Linear puts the classes
+    pointing = call.labels.dim() >= 2 and int(call.labels.max()) >= call.outputs.shape[-1]  # to a token
+    if not pointing and (call.outputs.shape[1] != call.outputs.shape[-1] or side_by_side):
         yield error(
             ["loss", last.name],
             "The cross-entropy takes another axis for the classes than the readout's outputs.",
@@ -278,16 +327,14 @@ def label_offset(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
     shift, causal = alignment.offset, evidence.facts.get("causal")
     evidence.facts["label offset"] = shift
     if shift is None:
-        yield from _strange_labels(alignment)
-        if causal:
-            yield from _told_by_later(alignment)
+        yield from _strange_labels(alignment, bool(causal))
         if causal is False:
             yield from _visible_labels(alignment)
         return
     scored = float(alignment.kept.float().mean())
     cut = alignment.ids.shape[1] - alignment.rows if alignment.start is None else alignment.start
     if shift - cut >= 2:
-        yield error(
+        yield warning(  # heads for tokens further ahead may be meant
             "labels",
             f"The labels are shifted {'twice' if shift - cut == 2 else f'by {shift - cut}'}: each output is asked "
             f"for a token further on.",
@@ -295,8 +342,9 @@ def label_offset(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
             "shift once: many models shift the labels inside",
             offset=shift,
         )
-    elif shift <= 0 and causal:
-        yield error(
+    elif shift <= 0 and causal and evidence.seen().softmaxes:
+        yield finding(
+            ("error", "warning", "note")[min(2, (alignment.start or 0) - shift)],  # a task of memory, perhaps
             "labels",
             "The labels are not shifted: a causal network is asked for a token that it has already seen.",
             f"output i is asked for token i{shift - (alignment.start or 0):+d}"
@@ -313,41 +361,6 @@ def label_offset(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
             "replace the scored tokens by the mask token before the network sees them",
             offset=0,
         )
-    elif shift < 0 and causal is False:
-        yield note(
-            "labels",
-            "The labels are tokens before the output's own.",
-            f"output i is asked for token i{shift:+d}",
-            offset=shift,
-        )
-
-
-def _told_by_later(alignment: Alignment) -> Iterator[CheckFinding]:
-    """Labels that the next token tells, which a causal network does not see there."""
-    ids, y, kept = alignment.ids, alignment.labels, alignment.kept
-    if ids.shape != y.shape or int(kept.sum()) < 8 * ids.unique().numel() or y[kept].unique().numel() < 3:
-        return
-    told = {shift: _told_by(ids, y, kept, shift) for shift in (-1, 0, 1, 2)}
-    late = max((1, 2), key=lambda shift: told[shift])
-    if told[late] > 0.9 and max(told[-1], told[0]) < 0.7:
-        yield error(
-            ["model", "labels", "data"],
-            "The labels depend on later tokens, which the outputs do not see: the network is causal.",
-            f"{told[late]:.0%} of the labels are told by the token {late} further on (following words, right context), "
-            f"{told[0]:.0%} by their own",
-            "tagging needs both sides: no causal mask (is_decoder=False); or shift the labels",
-            shift=late,
-        )
-
-
-def _told_by(ids: Tensor, labels: Tensor, kept: Tensor, shift: int) -> float:
-    """The share of labels that are the most frequent one of the token `shift` further on."""
-    low, high = max(0, -shift), ids.shape[1] - max(0, shift)
-    scored = kept[:, low:high]
-    tokens, y = ids[:, low + shift : high + shift][scored], labels[:, low:high][scored]
-    pairs, counts = torch.stack([tokens, y]).unique(dim=1, return_counts=True)
-    best = sum(int(counts[pairs[0] == token].max()) for token in pairs[0].unique())
-    return best / max(1, y.numel())
 
 
 def _visible_labels(alignment: Alignment) -> Iterator[CheckFinding]:
@@ -367,7 +380,7 @@ def _visible_labels(alignment: Alignment) -> Iterator[CheckFinding]:
         )
 
 
-def _strange_labels(alignment: Alignment) -> Iterator[CheckFinding]:
+def _strange_labels(alignment: Alignment, causal: bool) -> Iterator[CheckFinding]:
     """Labels that fit the tokens only reversed, or those of another sample."""
     ids, y, kept = alignment.ids, alignment.labels, alignment.kept
     if ids[:, 1:].unique().numel() < 8 or not bool(kept.float().mean() > 0.5):
@@ -381,56 +394,14 @@ def _strange_labels(alignment: Alignment) -> Iterator[CheckFinding]:
         for shift in (0, 1, -1):
             share = agreement(tokens, y, kept, shift)
             if share is not None and share > 0.98:
-                yield error(
+                yield finding(  # a network that sees both sides can learn to reverse
+                    "note" if "time" in words and not causal else "warning",
                     ["labels", "data"],
                     f"The labels are those of other tokens: {words}.",
                     f"{share:.0%} of the labels are the tokens {words}, shifted by {shift}",
                     "take labels and inputs from the same sample, in the same order",
                 )
                 return
-
-
-@fact("padding in the loss", needs="loss")
-def padding_in_the_loss(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
-    """Compare the token that fills the ends of rows with the scored labels.
-
-    Threshold: more than 15 % of the scored labels, at the rows' ends, in at least two rows of different length.
-    Cannot decide: left padding; end-of-text tokens that are learned once per row are left out.
-    """
-    evidence.loss_call(*CLASSES)
-    alignment = evidence.alignment
-    if alignment is None or alignment.offset is None:
-        raise NotAsked("the labels are not shift of the tokens")
-    ids, kept = alignment.ids, alignment.kept
-    ends = tails(ids)
-    if ends is None:
-        raise NotAsked("no padding at the ends of rows")
-    token, lengths = ends
-    counted = 0
-    for b, length in enumerate(lengths):
-        first = ids.shape[1] - length + 1 - alignment.offset  # the first end token may be learned
-        counted += int(kept[b, max(0, first) :].sum())
-    share = counted / max(1, int(kept.sum()))
-    inside = torch.cat([row[: row.numel() - length] for row, length in zip(ids, lengths, strict=True)])
-    everywhere = float((inside == token).float().mean()) if inside.numel() else 0.0
-    if share > 0.15 and everywhere > 0.3:
-        yield warning(
-            ["data", "labels"],
-            "One token is most of the text: ids of another vocabulary, cut to the size of this table?",
-            f"token {token} is {everywhere:.0%} of the text, not only at the ends of rows",
-            "use the tokenizer of this model; enlarge the table for more tokens",
-            token=token,
-            share=everywhere,
-        )
-    elif share > 0.15:
-        yield warning(
-            ["labels", "loss"],
-            "Padding is scored: the network learns to predict it.",
-            f"{share:.0%} of the scored labels are the padding token {token} at the ends of rows",
-            "set the labels of padding to -100, or pass ignore_index",
-            share=share,
-            token=token,
-        )
 
 
 def tails(ids: Tensor) -> tuple[int, list[int]] | None:

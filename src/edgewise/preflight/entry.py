@@ -107,13 +107,13 @@ def check(
             evidence.batches = _take(batches, scan)
         if optimizer is not None:
             evidence.data["groups"] = [dict(g) for g in optimizer.param_groups]
-        findings, report = _judge(
-            evidence, ("tensors", "optimizer", "data") if only != "tensors" else ("tensors", "optimizer")
-        )
-        if evidence.batches and not _hopeless(evidence):
+        early = ("tensors",) if _runs(evidence) else ("tensors", "optimizer", "data")
+        findings, report = _judge(evidence, early)
+        if len(early) == 1:
             passes = Passes(evidence, model, [*also, *schedulers_of(optimizer)])
             passes.run(steps)
-            later, second = _judge(evidence, ("pass", "loss", "steps", "changed", "loop"), passes=True)
+            rest = ("optimizer", "data", "pass", "loss", "steps", "changed", "loop")
+            later, second = _judge(evidence, rest, passes=True)
             findings += later
             _join(report, second)
             report.cost["steps"] = (time.perf_counter() - began) / max(passes.step_seconds, 1e-9)
@@ -203,9 +203,9 @@ def _take(batches: Any, scan: int) -> list[Any]:
     return taken
 
 
-def _hopeless(evidence: TrainingEvidence) -> bool:
-    """Return True if no pass can run: parts of the model have no numbers."""
-    return any(p.is_meta for p in evidence.model.parameters())
+def _runs(evidence: TrainingEvidence) -> bool:
+    """Return whether a pass can run: there is a batch, and every part of the model has numbers."""
+    return bool(evidence.batches) and not any(p.is_meta for p in evidence.model.parameters())
 
 
 def _judge(

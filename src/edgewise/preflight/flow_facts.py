@@ -103,6 +103,10 @@ def constant_output(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
     if not seen.moved[0].any() and found is None:
         if (reason := _reaches_otherwise(evidence)) is not None:
             raise Undecided(reason)
+        pairs = zip(*(p.calls for p in evidence.after_steps()), strict=False)
+        blank = any(not bool((t != t.reshape(-1)[:1]).any()) for t in evidence.seen().given)
+        if not seen.tokens and not blank and not any(_moved(a.before, b.before) for a, b in pairs):
+            raise Undecided("what was changed in the batch does not enter the model")
         what = f"token {seen.token}" if seen.tokens else "all of its input"
         place = evidence.alignment.place if evidence.alignment is not None else "model"
         yield error(
@@ -122,7 +126,7 @@ def constant_output(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
             else f"tokens {few[0]} to {few[-1]}"
         )
         yield finding(
-            "error" if len(few) < 0.3 * tokens else "warning",
+            "error" if single else "note" if _all_attended(evidence, tokens) else "warning",
             ["model", "data", first_mixer(evidence)],
             f"The outputs depend on {word} only: the other positions do not reach them.",
             f"of {tokens} tokens, {tokens - len(few)} have no influence on any output, and no gradient: their input is "
@@ -131,6 +135,12 @@ def constant_output(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
             "tokens attending",
             reached=few,
         )
+
+
+def _all_attended(evidence: TrainingEvidence, tokens: int) -> bool:
+    """Return whether every key has some weight somewhere: windows are short, and nothing is masked."""
+    weights = [s.weights for s in evidence.seen().softmaxes if s.weights.shape[-1] == tokens]
+    return bool(weights) and all(bool((w.flatten(0, -2).amax(0) > 0).all()) for w in weights)
 
 
 def _reached(evidence: TrainingEvidence) -> tuple[list[int], int] | None:
@@ -215,6 +225,10 @@ def state_between_calls(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
     )
 
 
+def _moved(a: Tensor | None, b: Tensor | None) -> bool:
+    return a is not None and b is not None and (a.shape != b.shape or not torch.equal(a, b))
+
+
 def _same(a: Tensor | None, b: Tensor | None) -> bool:
     return (
         a is not None and b is not None and a.shape == b.shape and bool(((a - b).abs() <= tolerance(a)).all())
@@ -237,7 +251,8 @@ def leak(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
         raise NotAsked("the labels are not the next tokens")
     row = seen.token - alignment.offset
     evidence.facts["causal"] = not seen.earlier()
-    if 0 <= row < seen.rows and bool(seen.moved[0, row]):
+    asked = bool(alignment.kept[0, row]) if 0 <= row < alignment.kept.shape[1] else True
+    if 0 <= row < seen.rows and bool(seen.moved[0, row]) and asked:
         place = seen.origin([0], slice(0, seen.token))
         norms = [n for n, m in evidence.model.named_modules() if isinstance(m, BATCH_NORMS)]
         only = bool(seen.moved[0, : seen.token].any()) and _only_future(seen)

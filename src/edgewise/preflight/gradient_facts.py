@@ -107,7 +107,9 @@ def _passed_by(evidence: TrainingEvidence, name: str, called: set[str]) -> bool:
     if evidence.trainable[name].dim() < 2 or around in called or isinstance(evidence.module(around), lists):
         return False
     beside = [
-        p for n, p in evidence.parameters.items() if n.startswith(around + ".") and parent(n) != parent(name)
+        p
+        for n, p in evidence.parameters.items()
+        if n.startswith(around + ".") and parent(n) != parent(name) and parent(n) not in called
     ]
     return any(id(p) in evidence.seen().used and len(evidence.names[id(p)]) == 1 for p in beside)
 
@@ -153,10 +155,15 @@ def dead(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
     zero = [n for n in still if not rms(evidence.trainable[n]) > 0]
     heavy = sum(evidence.trainable[n].numel() for n in still)
     tiny = heavy < 0.005 * sum(p.numel() for p in evidence.trainable.values()) and not zero
-    tiny = tiny or heavy <= 4 or all(evidence.trainable[n].dim() < 2 and n.endswith("bias") for n in still)
+    tiny = (
+        tiny
+        or heavy <= 4
+        or not any(s.loss for s in evidence.steps)
+        or all(evidence.trainable[n].dim() < 2 and n.endswith("bias") for n in still)
+    )
     shift = all(re.search(r"(^|[._])k(ey)?(_proj|_lin)?\.bias$|key\.bias$", n) for n in still)
     yield finding(
-        "note" if tiny or shift else "error" if zero else "warning",
+        "note" if tiny or shift else "warning",
         still,
         "Parameters never get a gradient that is not zero.",
         f"exactly zero in {len(evidence.gradients)} steps"
@@ -234,7 +241,8 @@ def not_in_the_model(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
     loose = evidence.seen().loose
     if loose:
         places = sorted({place or "model" for place, _ in loose.values()})
-        yield error(
+        yield finding(
+            "error" if any(place for place, _ in loose.values()) else "warning",
             places,
             "Parameters are used that model.parameters() does not list: they are not registered.",
             f"{len(loose)} parameters, of shapes {', '.join(sorted({str(s) for _, s in loose.values()})[:3])}: no "

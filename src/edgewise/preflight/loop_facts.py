@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import Any
 
 import torch
 from torch import Tensor
-from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from edgewise.preflight.catalog import CheckFinding, NotAsked, Undecided, error, fact, finding, note, warning
 from edgewise.preflight.evidence import Sample, StepRecord, TrainingEvidence, flat, median
@@ -57,12 +55,24 @@ def order_of_the_step(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
         )
         return
     if "step" not in joined:
-        if len(every) < 3 and joined.count("backward") == len(every):
+        if "zero_grad" not in joined:
             raise Undecided("no optimizer step in these calls: accumulation over several calls?")
         yield error("step", "The step never calls optimizer.step.")
         return
-    for events in every:
-        if "step" not in events or "backward" not in events:
+    for name in dict.fromkeys(
+        e.removeprefix("zero_grad of ") for e in joined if e.startswith("zero_grad of ")
+    ):
+        if f"step of {name}" not in joined and len(every) > 1:
+            yield warning(
+                ["step", "optimizer"],
+                "The second optimizer never steps: its parameters are never updated.",
+                f"{name}.zero_grad is called and {name}.step is not: {' | '.join(' → '.join(e) for e in every)}",
+                "step every optimizer",
+            )
+            return
+    slopes = {r.index: r.gradients.values() for r in evidence.steps}
+    for k, events in enumerate(every):
+        if "step" not in events or "backward" not in events or "closure" in events:
             continue
         backward, step = len(events) - 1 - events[::-1].index("backward"), events.index("step")
         if step < events.index("backward"):
@@ -73,7 +83,8 @@ def order_of_the_step(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
                 "zero_grad, backward, step",
             )
             return
-        if "zero_grad" in events[backward:step] and backward < step:
+        by_hand = any(s is not None and s.alive for s in slopes.get(k, ()))  # written after zero_grad
+        if "zero_grad" in events[backward:step] and backward < step and not by_hand:
             yield error(
                 "step",
                 "zero_grad stands between backward and optimizer.step: the gradient is lost.",
@@ -115,7 +126,7 @@ def gradient_at_the_step(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
     records = _records(evidence)
     adam = "adam" in type(evidence.optimizer).__name__.lower()
     for record in records[:2]:
-        if record.fresh is None or record.optimizer_steps == 0:
+        if record.fresh is None or record.optimizer_steps == 0 or "closure" in evidence.events[record.index]:
             continue
         pair = _same(record.gradients, record.fresh)
         fresh = flat(record.fresh)
@@ -164,7 +175,7 @@ def _compare(record: StepRecord, at: Tensor, fresh: Tensor, adam: bool, clipped:
     if off < 0.15 and factor > 1.5:
         power = abs(factor - 2 ** round(math.log2(factor))) < 1e-3 * factor and factor >= 256
         return finding(
-            "error" if power else "warning",
+            "warning",
             "step",
             "The gradient is still scaled when the optimizer steps: the GradScaler is not undone."
             if power
@@ -238,8 +249,6 @@ def schedule(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
     and down more than 80 times; below a thousandth of the given rate at the end; negative.
     Cannot decide: schedulers that the step does not call; short trainings that are meant.
     """
-    yield from _other_optimizer(evidence)
-    yield from _overwritten(evidence)
     plateau = evidence.data.get("plateau of the loss")
     if plateau is not None and plateau.mode == "max":
         yield error(
@@ -308,56 +317,6 @@ def _tiny(rates: list[float], evidence: TrainingEvidence) -> bool:
     return given > 0 and max(rates) < (1e-3 if rising else 0.02) * given
 
 
-def _schedulers(evidence: TrainingEvidence) -> list[LRScheduler]:
-    return [s for s in evidence.data.get("schedulers", ()) if isinstance(s, LRScheduler)]
-
-
-def _other_optimizer(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
-    """A scheduler that was given, and moves the rates of an optimizer that nothing uses."""
-    known = evidence.data.get("optimizers", ())
-    strange = [s for s in _schedulers(evidence) if all(_inner(s.optimizer) is not _inner(o) for o in known)]
-    if strange and evidence.optimizer is not None:
-        yield error(
-            ["step", "optimizer"],
-            "The scheduler belongs to another optimizer: the learning rate of this one never changes.",
-            f"{type(strange[0]).__name__} holds a {type(strange[0].optimizer).__name__} that is not the given one",
-            "make the scheduler after the optimizer, and again whenever the optimizer is replaced",
-        )
-
-
-def _inner(optimizer: Any) -> Any:
-    return getattr(optimizer, "optimizer", optimizer)
-
-
-def _overwritten(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
-    """Rates in the optimizer that are not those of its only scheduler: resumed in part, or set by hand."""
-    own = [s for s in _schedulers(evidence) if _inner(s.optimizer) is _inner(evidence.optimizer)]
-    if len(own) != 1 or isinstance(own[0], ReduceLROnPlateau) or not evidence.data.get("groups"):
-        return
-    last, count = evidence.data["scheduled"][id(own[0])]
-    given = [float(rate) for rate in last]
-    found = [float(g.get("lr", 0)) for g in evidence.data["groups"]]
-    steps = evidence.data.get("optimizer steps", 0)
-    if len(given) == len(found) and any(
-        not 0.66 * a <= b <= 1.5 * a for a, b in zip(given, found, strict=True)
-    ):
-        yield warning(
-            ["optimizer", "step"],
-            "The learning rate is not the one that the scheduler gave: the next step of the scheduler will change it "
-            "at once.",
-            f"the optimizer has {found[0]:.3g}, the scheduler gave {given[0]:.3g} at its step {count}; the "
-            f"optimizer has made {steps} steps",
-            "resume both: load the state of the scheduler as well as that of the optimizer",
-        )
-    elif steps >= 20 and count <= 1 and max(found) < 0.1 * max(getattr(own[0], "base_lrs", [0.0]), default=0):
-        yield warning(
-            ["optimizer", "step"],
-            "The schedule begins again, though the optimizer has made many steps: the scheduler was not resumed.",
-            f"the optimizer has made {steps} steps, the scheduler is at {count}",
-            "load the state of the scheduler as well as that of the optimizer",
-        )
-
-
 @fact("update undone", needs="loop")
 def update_undone(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
     """Compare the weights right after `optimizer.step` with those at the end of the user's step.
@@ -378,7 +337,10 @@ def update_undone(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
         [a - record.stepped[n].entries.float() for n, (_, a) in zip(record.before, pairs, strict=True)]
     )
     back = float(update @ ends) / max(float(update @ update), 1e-30)
-    if back < -0.5:
+    straight = -float(update @ ends) > 0.5 * float(
+        update.norm() * ends.norm()
+    )  # not a constraint on the weights
+    if back < -0.55 and straight:
         yield error(
             ["step", "model", "optimizer"],
             "The update is undone after the optimizer's step: other weights are copied over the new ones.",

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from edgewise.preflight.catalog import CheckFinding, NotAsked, Undecided, error, fact, finding, note, warning
-from edgewise.preflight.evidence import TrainingEvidence, by_the_library, rms, rows_of
-from edgewise.preflight.observer import DIVISIONS, LossCall, Observation
+from edgewise.preflight.catalog import CheckFinding, NotAsked, Undecided, error, fact, finding, warning
+from edgewise.preflight.evidence import TrainingEvidence, by_the_library, rms
+from edgewise.preflight.observer import LossCall, Observation
 from edgewise.preflight.passes import contrastive, readout
 from edgewise.preflight.relations import samples_of
 
@@ -71,9 +71,6 @@ def first_loss(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
     Cannot decide: trained, adapted or half-frozen weights: a note; below ln V: trained, prior bias, or a leak.
     """
     call = evidence.loss_call()
-    if call.name == "mse_loss":
-        yield from _first_regression_loss(evidence, call.outputs, call.labels)
-        return
     if call.name not in CLASSES or "chance" not in evidence.facts:
         raise NotAsked("the loss is not a cross-entropy over classes")
     entropy, chance = evidence.facts["cross-entropy"], evidence.facts["chance"]
@@ -103,24 +100,6 @@ def first_loss(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
     )
 
 
-def _first_regression_loss(
-    evidence: TrainingEvidence, outputs: Tensor, labels: Tensor
-) -> Iterator[CheckFinding]:
-    if outputs.shape != labels.shape or labels.numel() < 4:
-        raise NotAsked("shapes differ")
-    error = float((outputs.float() - labels.float()).pow(2).mean())
-    size = max(float(labels.float().pow(2).mean()), 1e-12)
-    if error > 100 * size and evidence.fresh and evidence.all_trainable:
-        loud = rms(outputs) > 3 * rms(labels)
-        head = readout(evidence)
-        yield warning(
-            "loss" if head is None else head[0],
-            "The first loss is far above that of predicting zero.",
-            f"mean squared error {error:.3g}, targets alone give {size:.3g}",
-            "the outputs are too large" if loud else "the targets are too large: normalize them",
-        )
-
-
 @fact("target scale", needs="loss")
 def target_scale(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
     """Compare regression targets with one.
@@ -134,6 +113,8 @@ def target_scale(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
         raise NotAsked("few targets, or trained weights")
     for labels in (c.labels.float() for c in calls):
         spread, size = float(labels.std()), rms(labels)
+        if spread < 1e-6 * size:
+            continue  # constant: see *labels*
         if size > 100 or abs(float(labels.mean())) > 20 * max(spread, 1e-12) > 0:
             yield warning(
                 ["labels", "data"],
@@ -148,68 +129,6 @@ def target_scale(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
                 mean=float(labels.mean()),
                 spread=spread,
             )
-
-
-@fact("loss domain", needs="changed")
-def loss_domain(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
-    """Compare what the loss divides by, or takes the logarithm or root of, with the same for loud outputs of both
-    signs.
-
-    Threshold: a divisor that outputs move through zero; the logarithm or root of a number below zero.
-    Cannot decide: networks without a Linear readout; what modules compute.
-    """
-    evidence.after_base()
-    passes = [p for p in (evidence.base, evidence.loud, evidence.opposite) if p is not None]
-    if len(passes) < 3 or len({len(p.domains) for p in passes}) > 1:
-        raise NotAsked("the loss divides by nothing that the outputs move")
-    for entries in zip(*(p.domains for p in passes), strict=True):
-        low, high = min(e.low for e in entries), max(e.high for e in entries)
-        if entries[0].differentiable and low < 0 and (high > 0 or entries[0].name not in DIVISIONS):
-            what = "divides by" if entries[0].name in DIVISIONS else f"takes the {entries[0].name} of"
-            yield warning(
-                ["loss", evidence.facts["readout"]],
-                f"The loss {what} a number that outputs can make negative: it has no lower bound, or is NaN.",
-                f"it goes from {low:.3g} to {high:.3g} as the readout speaks louder: raw outputs where probabilities, "
-                f"variances or rates (sigmoid, softmax, softplus, exp) are expected?",
-                "give the loss what its formula takes: dice and IoU take probabilities, densities positive scales",
-            )
-            return
-
-
-@fact("class weights", needs="loss")
-def class_weights(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
-    """Compare the weights of classes with how often they occur.
-
-    Threshold: rare classes weigh less, though most are rare: `pos_weight` below 0.5 where less than a fifth are
-    positive (or above 2 where more than four fifths are); weights that grow with the counts (correlation above 0.9),
-    both more than 3 times apart.
-    """
-    evidence.loss_call()
-    for call in evidence.seen().losses:
-        weight, shares = call.options.get("pos_weight"), torch.empty(0)
-        if torch.is_tensor(weight) and call.labels.dim() and call.labels.numel() >= 64:
-            shares = call.labels.float().reshape(-1, call.labels.shape[-1]).mean(0)
-            shares = shares if weight.numel() == shares.numel() else shares.mean().reshape(1)
-            upside = ((weight < 0.5) & (shares < 0.2)) | ((weight > 2) & (shares > 0.8))
-            wrong = weight.numel() == shares.numel() and float(upside.float().mean()) > 0.8
-        else:
-            weight, rows = call.options.get("weight"), rows_of(call) if call.name in CLASSES else None
-            if not torch.is_tensor(weight) or rows is None or int(rows[2].sum()) < 32:
-                continue
-            shares = rows[1][rows[2]].bincount(minlength=rows[3])[: rows[3]].float() / int(rows[2].sum())
-            known = shares > 0
-            logs = torch.stack([weight[known].float().clamp(min=1e-12).log(), shares[known].log()])
-            apart = (logs.amax(1) - logs.amin(1)).min() if int(known.sum()) >= 2 else torch.zeros(())
-            wrong = bool(apart > math.log(3)) and float(torch.corrcoef(logs)[0, 1]) > 0.9
-        if wrong:
-            yield warning(
-                ["loss", "labels", "data"],
-                "The class weights are upside down: they make rare classes (positives) rarer still.",
-                f"weights from {float(weight.min()):.3g} to {float(weight.max()):.3g} for classes that are "
-                f"{float(shares.min()):.1%} to {float(shares.max()):.1%} of the labels: the imbalance grows",
-                "weight by the inverse of the counts: pos_weight is negatives over positives",
-            )
-            return
 
 
 @fact("bounded outputs", needs="changed")
@@ -253,8 +172,8 @@ def bounded_outputs(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
             )
         return
     if call.name == "nll_loss" and logits is not None:
-        if float(logits.exp().sum(-1).sub(1).abs().max()) > 1e-2:
-            yield error(
+        if float(logits.exp().sum(-1).sub(1).abs().max()) > 1e-2 and not _weighted(evidence, call):
+            yield warning(
                 [place, "loss"],
                 "nll_loss is given outputs that are not log-probabilities.",
                 f"exp of a row sums to {float(logits.exp().sum(-1).mean()):.3g}, log_softmax would give 1",
@@ -262,12 +181,12 @@ def bounded_outputs(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
             )
         return
     if call.name == "kl_div":
-        values = call.outputs.float()
-        if values.dim() >= 2 and float(values.exp().sum(-1).sub(1).abs().max()) > 1e-1:
-            yield error(
+        values = call.outputs.float().exp()
+        if values.dim() >= 2 and not sums_to_one(values, 0.1):
+            yield warning(
                 "loss",
                 "kl_div is given outputs that are not log-probabilities.",
-                f"exp of a row sums to {float(values.exp().sum(-1).mean()):.3g}; log-probabilities give 1",
+                f"exp of a row sums to {float(values.sum(-1).mean()):.3g}; log-probabilities give 1",
                 "kl_div(log_softmax(outputs), probabilities): the first argument is in logarithms",
             )
         return
@@ -275,7 +194,7 @@ def bounded_outputs(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
         yield from _out_of_reach(evidence, call, place)
         return
     if call.name == "poisson_nll_loss" and call.options["log_input"] and _one_side(evidence) == "below":
-        yield error(
+        yield warning(
             [place, "loss"],
             "poisson_nll_loss takes its input for the logarithm of the rate, and the outputs are rates.",
             "log_input is True, so that exp(output) is the rate, and no output is ever below zero, however "
@@ -343,6 +262,22 @@ def bounded_outputs(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
         )
 
 
+def sums_to_one(values: Tensor, limit: float) -> bool:
+    """Return whether probabilities sum to one over an axis, or over all but the first."""
+    sums = [values.sum(axis) for axis in range(1, values.dim())] + [values.flatten(1).sum(1)]
+    return any(float((s - 1).abs().max()) < limit for s in sums)
+
+
+def _weighted(evidence: TrainingEvidence, call: LossCall) -> bool:
+    """Return whether the outputs are log-probabilities times a weight of each row, as policy gradients have them."""
+    for logs in evidence.seen().log_probabilities:
+        if logs.shape == call.outputs.shape and float(logs.exp().sum(-1).sub(1).abs().max()) < 1e-2:
+            weights = (call.outputs * logs).sum(-1, keepdim=True) / logs.square().sum(-1, keepdim=True)
+            if torch.allclose(weights * logs, call.outputs, rtol=1e-3, atol=1e-4):
+                return True
+    return False
+
+
 def _one_side(evidence: TrainingEvidence) -> str:
     """Return the side of zero on which no output ever is, or nothing."""
     passes = (evidence.base, evidence.loud, evidence.opposite)
@@ -385,7 +320,7 @@ def _out_of_reach(evidence: TrainingEvidence, call: LossCall, place: str) -> Ite
     below = float((targets < low).float().mean()) if low >= -1 else 0.0
     above = float((targets > high).float().mean()) if high <= 1 else 0.0
     if max(below, above) > 0.05 and (low == 0 or high == 0 or high - low <= 2.001):
-        yield error(
+        yield warning(
             [place, "labels", "loss"],
             "Regression targets lie outside the range of the outputs, which cannot reach them.",
             f"outputs stay between {low:.3g} and {high:.3g} whatever the readout says (relu, sigmoid or tanh "
@@ -431,7 +366,6 @@ def loss_and_entropy(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
             return
         raise NotAsked("the cross-entropy is not over classes")
     smoothing = float(call.options.get("label_smoothing", 0.0) or 0.0)
-    weight = call.options.get("weight")
     if smoothing > 0.5:
         yield warning(
             "loss",
@@ -440,14 +374,26 @@ def loss_and_entropy(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
             "label_smoothing is the share that is spread, usually 0.1",
             smoothing=smoothing,
         )
-    if torch.is_tensor(weight) and float(weight.max()) > 1000 * max(float(weight.min()), 1e-30):
-        yield note(
-            "loss",
-            "Class weights are more than 1000 times apart.",
-            f"from {float(weight.min()):.3g} to {float(weight.max()):.3g}",
-        )
     yield from _summed(evidence, total)
     yield from _subtracted(evidence)
+
+
+@fact("term left out", needs="loss", cost="0")
+def term_left_out(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
+    """Compare the losses that are computed outside of the model with the total.
+
+    Threshold: one has a gradient, and the total has none of it.
+    Cannot decide: losses that are computed to be shown.
+    """
+    evidence.seen()
+    if (left := evidence.data.get("unused terms")) and not evidence.seen().nested:
+        yield warning(
+            "loss",
+            "A term of the loss is computed and is no part of the total: it is ignored, and no gradient comes from it.",
+            f"{', '.join(left)} of {len(evidence.seen().losses)} losses: never added, overwritten by the next one, or "
+            "detached (.item(), .detach())",
+            "add it; compute what is only shown under torch.no_grad()",
+        )
 
 
 def _subtracted(evidence: TrainingEvidence) -> Iterator[CheckFinding]:

@@ -132,7 +132,9 @@ def uphill(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
         raise NotAsked("the optimizer has momentum already")
     if seen.uphill > 3 * seen.against and seen.uphill > 0:
         groups = evidence.optimizer.param_groups
-        yield error(
+        pushed = evidence.data.get("rows pushed away", 0.0) > 0.95 or evidence.seen().number < 0
+        yield finding(
+            "note" if pushed and any(g.get("maximize") for g in groups) else "error",
             ["optimizer", "step"],
             "The step goes along the gradient, not against it: the loss is maximized.",
             "update times gradient is positive",
@@ -141,7 +143,9 @@ def uphill(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
             else "check the sign of loss, rate and update",
         )
     elif seen.climbing and len(seen.climbing) < 0.7 * len(seen.sizes) and not _decays(evidence):
-        yield error(
+        meant = all(_held(evidence)[n].get("maximize") for n in seen.climbing)  # multipliers of a constraint
+        yield finding(
+            "note" if meant and len(seen.climbing) < 0.2 * len(seen.sizes) else "warning",
             [*seen.climbing, "optimizer"],
             "Some parameters move along their gradient, not against it: these are trained to raise the loss.",
             f"{len(seen.climbing)} of {len(seen.sizes)} parameters go uphill in the first step",

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import nn
 
-from edgewise.preflight.catalog import CheckFinding, NotAsked, fact, finding, note, warning
+from edgewise.preflight.catalog import CheckFinding, NotAsked, fact, finding, warning
 from edgewise.preflight.evidence import TrainingEvidence, median, role
 from edgewise.preflight.fingerprint import tensors_in
 from edgewise.preflight.observer import ModuleCall
@@ -39,40 +39,6 @@ def silent_norm(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
             f"{len(silent)} of {len({c.name for c in calls})} norms",
             "set the gains to one (missed by the initialization, or after to_empty)",
         )
-
-
-@fact("norm gains", needs="pass", cost="0")
-def norm_gains(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
-    """Compare the gains of norms with zero.
-
-    Threshold: of both signs, at least a fifth each, in half of the norms: drawn around zero, as matrices are.
-    """
-    drawn, every = [], set()
-    for call in _norm_calls(evidence):
-        gain = next((p for p in call.module.parameters(recurse=False) if p.numel() == call.shape[-1]), None)
-        if gain is not None and gain.numel() >= 16:
-            every.add(call.name)
-            share = float((gain.detach() > 0).float().mean())
-            small = float(gain.detach().abs().max()) < 0.5 and abs(float(call.kept.get("unit", 0))) < 1e9
-            if 0.2 < share < 0.8 and small and _as_gain(call):
-                drawn.append(call.name)
-    if drawn and len(drawn) >= 0.5 * len(every):
-        yield warning(
-            drawn,
-            "The gains of norms are random numbers around zero: the initialization of matrices was applied to them.",
-            f"in {len(drawn)} of {len(every)} norms gains have both signs and are small: norms near zero let little "
-            "through",
-            "draw only tensors of two dimensions; gains begin at one",
-        )
-
-
-def _as_gain(call: ModuleCall) -> bool:
-    """Return whether outputs are as large as the gain itself, and not as one plus it."""
-    gain = (
-        next(p for p in call.module.parameters(recurse=False) if p.numel() == call.shape[-1]).detach().float()
-    )
-    size = float(gain.square().mean().sqrt())
-    return bool(0.3 * size < float(call.kept["size"]) < 3 * size)
 
 
 @fact("norm eps", needs="pass")
@@ -176,16 +142,21 @@ def _widths(evidence: TrainingEvidence) -> set[int]:
 def single_sample_norm(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
     """Compare the inputs of batch norms in training.
 
-    Threshold: one value per channel: the output is the bias whatever comes in; eval mode with running mean 0 and
-    variance 1; momentum 0.
+    Threshold: one value per channel: the output is the bias whatever comes in; momentum 0, or 0.9 and more.
     """
     calls = [c for c in evidence.seen().calls if isinstance(c.module, nn.modules.batchnorm._BatchNorm)]
     if not calls:
         raise NotAsked("no batch norm")
-    momentum: list[Any] = [c.name for c in calls if c.module.training and c.module.momentum in (0, 0.0)]
+    momentum: list[Any] = [
+        c for c in calls if c.module.training and c.module.momentum in (0, 0.9, 0.99, 0.999)
+    ]
     if momentum:
         yield warning(
-            momentum, "Batch norm never updates its statistics: its momentum is zero.", "", "momentum=0.1"
+            [c.name for c in momentum],
+            "Batch norm never updates its statistics, or keeps the last batch only: its momentum is the weight "
+            "of the new batch.",
+            f"momentum = {momentum[0].module.momentum}: other libraries give the weight of the old statistics",
+            "momentum=0.1",
         )
     blank = []
     for c in calls:
@@ -200,6 +171,3 @@ def single_sample_norm(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
             f"{len(blank)} layers are used in training with running mean 0 and variance 1",
             "model.train() while training; freeze batch norm only with trained statistics",
         )
-    group = [c.name for c in calls if c.module.training and c.shape and c.shape[0] == 2 and len(c.shape) == 2]
-    if group:
-        yield note(group, "Batch norm over two samples gives ±1.", "", "larger batches")

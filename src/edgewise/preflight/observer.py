@@ -41,14 +41,6 @@ LOSSES = {
     "poisson_nll_loss": "poisson_nll_loss",
     "gaussian_nll_loss": "gaussian_nll_loss",
 }
-DIVISIONS = {
-    "__truediv__": 1,
-    "div": 1,
-    "true_divide": 1,
-    "__rtruediv__": 0,
-    "reciprocal": 0,
-}  # place of the divisor
-DOMAINS = {**DIVISIONS, "log": 0, "sqrt": 0}
 KEEPS = ("masked_fill", "mul", "__mul__", "where", "to", "float", "type_as", "masked_fill_", "mul_")
 ADDITIONS = ("add", "__add__", "__radd__", "__iadd__", "add_")
 DIFFERENCES = ("sub", "__sub__", "rsub", "__rsub__", "subtract")
@@ -115,16 +107,7 @@ class LossCall:
     twins: bool = False  # outputs and labels were computed alike, and both have a gradient
     live: Tensor | None = None  # the outputs in their graph, while the pass is inspected
     scored: Tensor | None = None  # rows of a cross-entropy that get a gradient
-
-
-@dataclass
-class LossDomain:
-    """What the loss divides by, or takes the logarithm or root of."""
-
-    name: str
-    low: float
-    high: float
-    differentiable: bool
+    result: Tensor | None = None  # in its graph, if a loss function outside of the model made it
 
 
 @dataclass
@@ -135,7 +118,6 @@ class AddedConstant:
     learned: bool
     rows: int
     distinct: int  # rows
-    share: float  # of the tokens in the variance of both
     values: Tensor
 
 
@@ -154,7 +136,6 @@ class Observation:
     norms_over: list[tuple[str, tuple[int, ...], tuple[int, ...]]] = field(default_factory=list)
     units_over: list[tuple[str, tuple[int, ...], int]] = field(default_factory=list)  # shape, axis
     given: list[Tensor] = field(default_factory=list)  # floating inputs of the model
-    domains: list[LossDomain] = field(default_factory=list)
     constants: list[AddedConstant] = field(default_factory=list)
     broken: list[tuple[str, Broken]] = field(default_factory=list)  # what loss functions were not given
     backwards: list[Any] = field(default_factory=list)  # hand-written: place, function, arguments, options
@@ -162,11 +143,14 @@ class Observation:
     error: BaseException | None = None
     stack: list[str] = field(default_factory=list)
     drew: bool = False  # random numbers were drawn
+    nested: bool = False  # gradients inside the loss, which a later term is made of
+    quiet: int = 0  # dropouts that were active without gradients and outside of the model: in a teacher
     waves: bool = False  # sines or cosines were computed: positions
     discrete: set[str] = field(default_factory=set)  # modules that give no floating numbers
     used: set[int] = field(default_factory=set)  # parameters that entered a computation
     hand: int | None = None  # which argument of "outputs minus labels" was the outputs
     broadcasts: list[tuple[tuple[int, ...], ...]] = field(default_factory=list)  # outputs minus labels
+    log_probabilities: list[Tensor] = field(default_factory=list)
     cosines: list[tuple[float, Tensor]] = field(default_factory=list)  # bound and product of unit vectors
 
     @property
@@ -285,7 +269,12 @@ class Observer(TorchFunctionMode):
         if name == "multi_head_attention_forward" and self.details:
             self.seen.used.update(id(a) for a in args if isinstance(a, nn.Parameter))
             return self._inside(func, args, kwargs)
-        if self.details and not self._replaced and not torch.compiler.is_compiling():
+        if (
+            self.details
+            and not self._replaced
+            and not torch.compiler.is_compiling()
+            and torch.is_grad_enabled()
+        ):
             for value in args:
                 if isinstance(value, nn.Parameter) and value.requires_grad and id(value) not in self._known:
                     self.seen.loose.setdefault(id(value), (self.seen.place, tuple(value.shape)))
@@ -301,19 +290,21 @@ class Observer(TorchFunctionMode):
                     self.seen.broken.append((self.seen.place, broken))
         if name in LOSSES:
             self._loss(name, args, kwargs, out)
+        elif name == "grad":
+            self.seen.nested = True
         elif name == "log_softmax" and torch.is_tensor(out):
             self._log_probabilities[id(out)] = (args[0], out)
+            self.seen.log_probabilities.append(out.detach())
         elif name in ("gather", "take_along_dim") and id(args[0]) in self._log_probabilities:
             self._gathered(args, kwargs)
         elif name in DIFFERENCES and not self.seen.place and torch.is_tensor(out):
             self._difference(args, out)
         elif name in SQUARES and id(args[0]) in self._differences:
             self._by_hand(name, args, kwargs)
-        elif name in DOMAINS and not self.seen.stack:
-            self._domain(name, args)
         elif name == "dropout" and torch.is_tensor(args[0]):
             share, active = argument(args, kwargs, 1, "p", 0.5), argument(args, kwargs, 2, "training", True)
             self.seen.dropouts.append((self.seen.place, float(share), bool(active)))
+            self.seen.quiet += active and share > 0 and not self.seen.stack and not torch.is_grad_enabled()
             self._weights.update(
                 {id(out): self._weights[id(args[0])]} if id(args[0]) in self._weights else {}
             )
@@ -322,13 +313,6 @@ class Observer(TorchFunctionMode):
         elif self.cosines and name in PRODUCTS and torch.is_tensor(out):
             self._cosine(args, out)
         return out
-
-    def _domain(self, name: str, args: tuple[Any, ...]) -> None:
-        value = args[DOMAINS[name]] if len(args) > DOMAINS[name] else None
-        if torch.is_tensor(value) and value.is_floating_point() and value.numel():
-            with torch._C.DisableTorchFunction(), torch.no_grad():
-                low, high = value.detach().float().aminmax()
-            self.seen.domains.append(LossDomain(name, float(low), float(high), value.requires_grad))
 
     def _constant(self, args: tuple[Any, ...], out: Any) -> None:
         """Positions: what is added to the tokens of every sample alike."""
@@ -340,16 +324,14 @@ class Observer(TorchFunctionMode):
                 continue
             if x.shape[1] == x.shape[2]:
                 return  # scores of attention
-            c, x = c.detach().reshape(x.shape[1:]).float(), x.detach().float()
+            c = c.detach().reshape(x.shape[1:]).float()
             if float(c.min()) > MASKED:
-                tokens, places = (float(t.var(-2).sum(-1).mean()) for t in (x, c))
                 self.seen.constants.append(
                     AddedConstant(
                         self.seen.place,
                         any(a.requires_grad for a in args[:2] if a.numel() == c.numel()),
                         c.shape[0],
                         c.unique(dim=0).shape[0],
-                        tokens / max(tokens + places, 1e-30),
                         c,
                     )
                 )
@@ -415,6 +397,8 @@ class Observer(TorchFunctionMode):
             name, outputs.detach(), labels.detach(), options, self.seen.place, value, differentiable
         )
         call.live = outputs if outputs.requires_grad else None
+        outside = not self.seen.stack and torch.is_tensor(out) and out.requires_grad
+        call.result = out if outside else None
         call.twins = differentiable and type(outputs.grad_fn) is type(labels.grad_fn)
         self.seen.losses.append(call)
 

@@ -145,7 +145,11 @@ def rate_zero(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
         warm = any(g.get("initial_lr") for g in every)
         stuck = evidence.step is not None and len(later) >= 2 and ahead == 0
         yield finding(
-            "error" if stuck or not warm else "note",
+            "note"
+            if later and max(later) > 0
+            else "error"
+            if stuck or not warm
+            else "note",  # set by the step
             "optimizer",
             "The learning rate is zero."
             if not stuck

@@ -156,18 +156,20 @@ def text_is_masked(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
     """Compare the masks of the batch with the tokens that they hide.
 
     Threshold: a mask that hides one token wherever it stands, at least 1.5 times per row between tokens that are not
-    hidden: a word, not padding; a mask of the source that is exactly where labels are not ignored.
+    hidden: a word, not padding.
     Cannot decide: masks that the loss makes; words that are dropped on purpose.
     """
     evidence.loss_call()
     tensors, asked = _batch_tensors(evidence), 0
     for ids in (x.ids for x in token_lookups(evidence.seen())):
-        for _, mask in tensors:
+        for name, mask in tensors:
+            found, given = evidence.replays, any(torch.equal(ids, t) for _, t in tensors)
+            if found is None or name not in found.entered or not given:
+                continue  # it may say which words the loss has hidden
             values = set(mask.unique().tolist()) if mask.shape == ids.shape else set()
             if values not in ({0, 1}, {False, True}) or ids.shape[0] < 4:
                 continue
             asked += 1
-            by_labels = [(y == -100) for _, y in tensors if y.shape == ids.shape and bool((y == -100).any())]
             for hidden in (mask == 0, mask != 0):
                 tokens = ids[hidden].unique()
                 holes = (hidden[:, 1:-1] & ~hidden[:, :-2]) & (_later(~hidden)[:, 1:-1])
@@ -185,21 +187,6 @@ def text_is_masked(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
                         token=int(tokens),
                     )
                     return
-            own = evidence.alignment
-            apart = own is None or own.offset is None or not torch.equal(own.ids, ids)
-            if (
-                apart
-                and ids[mask == 0].unique().numel() >= 4
-                and any(torch.equal(mask == 0, ignored) for ignored in by_labels)
-            ):
-                yield warning(
-                    [first_mixer(evidence), "data"],
-                    "The attention mask of the source is that of the labels: it hides real tokens of the input.",
-                    f"the mask is zero exactly where labels are -100, at {float((mask == 0).float().mean()):.0%} of "
-                    f"the tokens, which are {ids[mask == 0].unique().numel()} different ones",
-                    "give the encoder its own mask",
-                )
-                return
     if not asked:
         raise NotAsked("no mask of the size of the token ids")
 
@@ -209,33 +196,110 @@ def _later(seen: Tensor) -> Tensor:
     return seen.flip(1).cumsum(1).flip(1).roll(-1, 1) > 0
 
 
-@fact("end not learned", needs="loss")
-def end_not_learned(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
-    """Compare the tokens of the text, as the attention mask of the batch has them, with the labels that are scored.
+@fact("padding in the loss", needs="loss")
+def padding_in_the_loss(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
+    """Compare the tokens that are padding, by a mask of the batch or by what fills the ends of rows, with the labels
+    that are scored.
 
-    Threshold: the last token of the text is the same one in at least 3 rows, and is never scored: no text ends.
-    Cannot decide: batches without an attention mask.
+    Threshold: more than 15 % of the scored labels, at the rows' ends, in at least two rows of different length.
+    Cannot decide: left padding; end-of-text tokens that are learned once per row are left out.
     """
+    evidence.loss_call("cross_entropy", "nll_loss")
     alignment = evidence.alignment
-    if alignment is None or alignment.offset != 1:
-        raise NotAsked("the labels are not the next tokens")
-    mask = _padding_mask(evidence, alignment.ids)
-    if mask is None or not mask[1]:
-        raise NotAsked("no attention mask says what is padding")
-    ids, real = alignment.ids, ~mask[0]
-    rows = min(alignment.kept.shape[1], ids.shape[1] - 1)
-    asked, kept, text = ids[:, 1 : rows + 1], alignment.kept[:, :rows], real[:, 1 : rows + 1]
-    last = [(b, int(row.nonzero()[-1])) for b, row in enumerate(text) if row.any() and not real[b].all()]
-    tokens = {int(asked[b, t]) for b, t in last if bool(kept[b].any())}
-    if len(last) >= 3 and len(tokens) == 1 and not bool((asked[kept] == (end := next(iter(tokens)))).any()):
+    if alignment is None or (alignment.offset is None and alignment.ids.shape != alignment.labels.shape):
+        raise NotAsked("the labels are not one per token")
+    ids, kept, offset = alignment.ids, alignment.kept, alignment.offset or 0
+    found, ends = _padding_mask(evidence, ids), tails(ids)
+    if found is None or (alignment.offset is None and not found[1]):
+        raise NotAsked("no padding at the ends of rows")
+    pads = found[0] & found[0].roll(1, 1)  # without the first, which may be the end of the text
+    if not found[1] and ends is not None:
+        pads = torch.arange(ids.shape[1]) > ids.shape[1] - torch.tensor(ends[1])[:, None]
+        found = pads | pads.roll(-1, 1), False
+    asked = torch.cat([pads, pads[:, -1:].repeat(1, 4)], 1)[:, max(0, offset) :][:, : kept.shape[1]]
+    share = float((asked & kept[:, : asked.shape[1]]).sum()) / max(1, int(kept.sum()))
+    token = int(ids[pads][0]) if pads.any() else -1
+    inside = ids[~found[0]]
+    everywhere = float((inside == token).float().mean()) if inside.numel() else 0.0
+    if share > 0.15 and everywhere > 0.3:
+        yield warning(
+            ["data", "labels"],
+            "One token is most of the text: ids of another vocabulary, cut to the size of this table?",
+            f"token {token} is {everywhere:.0%} of the text, not only at the ends of rows",
+            "use the tokenizer of this model; enlarge the table for more tokens",
+            token=token,
+            share=everywhere,
+        )
+    elif share > 0.15:
         yield warning(
             ["labels", "loss"],
-            "The end of a text is never asked for: the network will not learn to stop.",
-            f"token {end} ends {len(last)} texts (end of sequence), and no scored label is this token: is it the "
-            f"padding token, too, and ignored with it?",
-            "ignore labels where the attention mask is zero, not where a token equals the padding token",
-            token=end,
+            "Padding is scored: the network learns to predict it.",
+            f"{share:.0%} of the scored labels are those of the padding token {token} at the ends of rows",
+            "set the labels of padding to -100, or pass ignore_index",
+            share=share,
+            token=token,
         )
+
+
+@fact("masks and lengths", needs="loss", cost="0")
+def masks_and_lengths(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
+    """Compare the masks and lengths of the batch with the padding of its rows, and with the labels that are scored.
+
+    Threshold: the same lengths in another order; a mask of what is scored that stands one place before its labels.
+    """
+    lookups, tensors = [x.ids for x in token_lookups(evidence.seen())], _batch_tensors(evidence)
+    real = {i: x.shape[1] - torch.tensor(e[1]) for i, x in enumerate(lookups) if (e := tails(x)) is not None}
+    counts = {name: _counts(t, lookups) for name, t in tensors}
+    fits = [(i, n) for i, r in real.items() for n, c in counts.items() if c is not None and _near(c, r)]
+    for i, rows in real.items():
+        for name, c in counts.items():
+            alone = c is not None and i not in {a for a, _ in fits} and name not in {b for _, b in fits}
+            if (
+                c is not None
+                and alone
+                and rows.unique().numel() > 2
+                and _near(c.sort().values, rows.sort().values)
+            ):
+                yield warning(
+                    ["data", "labels", "model", name],
+                    f"`{name}` belongs to other samples: lengths and rows are in different order.",
+                    f"its lengths ({c[:4].tolist()}, ...) are those of the padded rows ({rows[:4].tolist()}, ...) in "
+                    "another order: misaligned, shuffled or sorted apart; the mask hides text and shows padding",
+                    "sort ids, masks, lengths and labels by one index",
+                )
+                return
+    own = evidence.alignment
+    if own is None or own.offset != 1:
+        raise NotAsked("the labels are not the next tokens")
+    kept = own.kept
+    for name, t in tensors:
+        near = t.dim() == 2 and len(t) == len(kept) and 0 <= t.shape[1] - own.ids.shape[1] <= 1
+        if not near or set(t.unique().tolist()) not in ({0, 1}, {False, True}) or "att" in name:
+            continue
+        t, rows = t.bool(), min(kept.shape[1], t.shape[1] - 1)
+        late = torch.equal(kept[:, :rows], t[:, :rows]) and not bool(t[:, 0].any())
+        if late and int((t[:, :rows] != t[:, 1 : rows + 1]).sum()) >= 2:
+            yield warning(
+                ["labels", "loss", "data", name],
+                f"`{name}` is not shifted with the labels: what is scored begins and ends one token late.",
+                f"output i is scored where `{name}` is 1 at token i, though asked for token i+1: the first token of "
+                "each answer is ignored, and one after its end is scored",
+                "shift the mask as the labels are: mask[:, 1:]",
+            )
+            return
+
+
+def _counts(tensor: Tensor, lookups: list[Tensor]) -> Tensor | None:
+    """The lengths of rows, as a mask or a list of lengths says."""
+    if tensor.is_floating_point() or not any(tensor.shape in (x.shape, x.shape[:1]) for x in lookups):
+        return None
+    if tensor.dim() == 1:
+        return tensor.long().cpu()
+    return tensor.long().sum(1).cpu() if set(tensor.unique().tolist()) <= {0, 1} else None
+
+
+def _near(one: Tensor, other: Tensor) -> bool:
+    return one.shape == other.shape and int((one - other).abs().max()) <= 1
 
 
 def _reaches(evidence: TrainingEvidence) -> list[tuple[Tensor, Tensor]]:

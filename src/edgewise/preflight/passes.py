@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Any
 
@@ -38,7 +38,7 @@ from edgewise.preflight.evidence import (
 from edgewise.preflight.fingerprint import tensors_in
 from edgewise.preflight.observer import Edit, Look, Observation, Observer
 from edgewise.preflight.real_steps import RealSteps, clear_gradients, gradients
-from edgewise.preflight.relations import LossReplay, Relations
+from edgewise.preflight.relations import LossReplay, Relations, fields, name_of
 
 
 class Passes:
@@ -47,6 +47,7 @@ class Passes:
     def __init__(self, evidence: TrainingEvidence, model: nn.Module, schedulers: list[Any]) -> None:
         self.evidence, self.model, self.schedulers = evidence, model, schedulers
         self._start: RandomStreams | None = None
+        self._used: Any = None  # the batch that the loss was given last
         self.step_seconds = 0.0
 
     def run(self, steps: int) -> None:
@@ -79,6 +80,8 @@ class Passes:
         if seen.error is not None or seen.value is None:
             return False
         self._scored(seen)
+        self._unused_terms(seen)
+        self._written(seen)
         call = evidence.class_rows
         if call is not None and bool(call[2].any()):
             logits, labels, kept, classes = call
@@ -97,6 +100,11 @@ class Passes:
         finally:
             for made in seen.losses:
                 made.live = None
+        evidence.data["silent"] = [
+            x.ids
+            for x in token_lookups(seen)
+            if x.output is not None and (x.output.grad is None or not x.output.grad.any())
+        ]
         evidence.data["opposed"] = list(_opposed(seen))
         evidence.gradients = [gradients(evidence)]
         return all(g is None or g.finite for g in evidence.gradients[0].values())
@@ -122,6 +130,36 @@ class Passes:
             slope = slope.movedim(1, -1).flatten(0, -2) if slope.dim() > 2 else slope
             scored = slope.ne(0).any(-1)
             call.scored = scored if slope.dim() == 2 and bool(scored.any()) else None
+
+    def _unused_terms(self, seen: Observation) -> None:
+        """Find the losses that were computed and are in no path to the total."""
+        made = [(call.name, call.result) for call in seen.losses if call.result is not None]
+        total = seen.value
+        if len(made) < 2 or total is None or total.numel() != 1 or not total.requires_grad:
+            return
+        with suppress(RuntimeError):  # the backward pass itself fails, and is a finding
+            slopes = torch.autograd.grad(total, [r for _, r in made], retain_graph=True, allow_unused=True)
+            self.evidence.data["unused terms"] = [
+                n for (n, _), g in zip(made, slopes, strict=True) if g is None
+            ]
+        for call in seen.losses:
+            call.result = None
+
+    def _written(self, seen: Observation) -> None:
+        """Find the fields of the batch that the loss writes into, and writes again in the next pass."""
+        given, left = self.evidence.batches[0], self._used
+        if seen.error is not None or _changed(given, left) == []:
+            return
+        batch, pass_ = copied(left), self.loss
+        with torch.no_grad():
+            assert self._start is not None
+            self._start.restore()
+            try:
+                pass_(batch)
+            except Exception:  # noqa: BLE001  values that a loss does not take are not evidence
+                return
+            self._start.restore()
+        self.evidence.data["written"] = _changed(left, self._used)
 
     def _observer(
         self,
@@ -164,7 +202,7 @@ class Passes:
     def loss(self, batch: Any) -> Tensor:
         """The user's loss of this batch; without one, the model's own, or a number that depends on every output."""
         evidence = self.evidence
-        batch = copied(batch)
+        batch = self._used = copied(batch)
         if evidence.loss is not None:
             value = evidence.loss(self.model, batch)
             return value[0] if isinstance(value, tuple) else value
@@ -218,10 +256,10 @@ class Passes:
         try:
             if evidence.own_loss and evidence.loss is not None and replay.possible:
                 replay.fields(found)
+                replay.whose(found)
+                replay.unseen(found, self._plainly)
                 replay.own_labels(found, self._plainly, base)
-                replay.draws(found, base)
                 replay.downhill(found)
-                replay.terms(found)
         except Exception as error:  # noqa: BLE001  the user's loss with other numbers: what was found so far counts
             evidence.facts["replay"] = f"{type(error).__name__}: {str(error)[:200]}"
 
@@ -343,6 +381,9 @@ class Passes:
             return None
         if alignment is not None and (alignment.offset or 0) > 3:
             j = max(j, min(tokens - 2, (alignment.offset or 0) + alignment.rows // 2))  # among the labels
+        if alignment is not None and alignment.offset and not bool(alignment.kept[0, _row(j, alignment)]):
+            asked = (alignment.kept[0].nonzero().flatten() + alignment.offset).tolist()
+            j = min((t for t in asked if 2 <= t < tokens - 1), key=lambda t: abs(t - j), default=j)
         size = table.shape[0]
         if alignment is not None and evidence.class_rows is not None:
             size = min(size, evidence.class_rows[3])
@@ -363,7 +404,8 @@ class Passes:
         """Without ids: add noise to the first sample of the first floating input."""
         evidence = self.evidence
         batch = copied(evidence.batches[0])
-        tensor = next((t for t in tensors_in(batch) if t.is_floating_point() and t.dim() >= 2), None)
+        given = [t for t in tensors_in(batch) if t.is_floating_point() and t.dim() >= 2]
+        tensor = max(given, key=lambda t: t.numel(), default=None)
         if tensor is None or tensor.requires_grad or tensor.shape[0] < 2:
             return
         generator = torch.Generator().manual_seed(2)
@@ -413,7 +455,7 @@ class Passes:
         evidence.loud = self._scaled(module, 1e4)
         call = evidence.loud.main_loss
         one_sided = call is not None and bool((call.outputs >= 0).all() or (call.outputs <= 0).all())
-        if one_sided or any(d.differentiable for d in evidence.base.domains):
+        if one_sided:
             evidence.opposite = self._scaled(module, -1e4)
 
     def _scaled(self, module: nn.Linear, factor: float) -> Observation:
@@ -480,6 +522,17 @@ def outputs_of(seen: Observation) -> Tensor | None:
     if call is not None:
         return call.outputs
     return seen.calls[-1].after if seen.calls else None
+
+
+def _changed(old: Any, new: Any) -> list[str]:
+    """Names of the fields that two batches have with other values."""
+    pairs = zip(fields(old), fields(new), strict=False)
+    return [name_of(path) for (path, a), (_, b) in pairs if not torch.equal(a.nan_to_num(), b.nan_to_num())]
+
+
+def _row(token: int, alignment: Alignment) -> int:
+    """The row of the outputs that is asked for a token."""
+    return min(max(token - (alignment.offset or 0), 0), alignment.rows - 1)
 
 
 def changed_token(row: Tensor) -> int | None:

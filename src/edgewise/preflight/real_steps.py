@@ -100,10 +100,8 @@ class RealSteps:
             self.start.restore()
             fresh, left = evidence.gradients[0], None
         else:
-            torch.rand(())  # a stream that stands there again after this step was set back in it
             left = gradients(evidence)
             fresh = self._fresh_gradient(batch) if k == 1 else None
-        streams = RandomStreams(all_devices=False)
         record = self._begin(k, {})
         record.fresh, record.left = fresh, left
         self._averages("before")
@@ -113,10 +111,6 @@ class RealSteps:
         except Exception as error:  # noqa: BLE001  the user's step: reported as a finding
             evidence.problems.append(f"step {k + 1}: {type(error).__name__}: {error}")
             return None
-        kept = evidence.data.setdefault("streams", [])
-        kept.append(
-            (streams.moved(), bool(kept) and not kept[-1][2].moved(), RandomStreams(all_devices=False))
-        )
         if self._discarded(record):
             events.names.append("wiped")
         evidence.events.append(list(events.names))
@@ -133,7 +127,7 @@ class RealSteps:
             evidence.gradients.append(record.gradients)
         self._averages("after")
         record.after, record.stepped, record.modes = _weights(evidence), events.stepped, list(events.modes)
-        record.at_step = events.weights
+        record.at_step, record.rates = events.weights, events.rates or record.rates
         record.optimizer_steps, record.backwards = len(events.at_step), events.names.count("backward")
         return record
 
@@ -198,15 +192,18 @@ class RealSteps:
             patched.append((owner, name, vars(owner).get(name) if hasattr(owner, "__dict__") else None))
             setattr(owner, name, call)
 
-        def at_step(*_: object) -> None:
-            events.names.append("step")
+        def at_step(_: object, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
+            events.names += ["step", "closure"] if callable((*args[1:], *kwargs.values(), 0)[0]) else ["step"]
             events.unused = False
             events.at_step.append(gradients(self.evidence))
+            events.rates = [float(g["lr"]) for g in optimizer.param_groups if "lr" in g]
             if not events.weights:
                 events.weights = _weights(self.evidence)
 
         def stepped(*_: object) -> None:
             events.stepped = _weights(self.evidence)
+            if "closure" in events.names:
+                events.at_step[-1] = gradients(self.evidence)
 
         inner = (
             optimizer if isinstance(optimizer, torch.optim.Optimizer) else getattr(optimizer, "optimizer", 0)
@@ -216,6 +213,14 @@ class RealSteps:
         else:
             wrap(optimizer, "step", "step", lambda: events.at_step.append(gradients(self.evidence)))
         wrap(optimizer, "zero_grad", "zero_grad", self._wiped)
+        for other in self.evidence.data.get("optimizers", ()):
+            if isinstance(other, torch.optim.Optimizer) and other is not inner and other is not optimizer:
+                wrap(other, "zero_grad", f"zero_grad of {type(other).__name__}")
+                handles.append(
+                    other.register_step_pre_hook(
+                        lambda o, *_: events.names.append(f"step of {type(o).__name__}")
+                    )
+                )
         wrap(self.model, "zero_grad", "zero_grad", self._wiped)
         for scheduler in self.schedulers:
             plateau = isinstance(scheduler, ReduceLROnPlateau)
@@ -224,7 +229,8 @@ class RealSteps:
             wrap(torch.nn.utils, name, "clip")
         for name, kind in KEPT.items():
             patched.append((kind, "__init__", vars(kind)["__init__"]))
-            setattr(kind, "__init__", _told(vars(kind)["__init__"], events.made, name))  # noqa: B010
+            told = _told(vars(kind)["__init__"], events.made, name, {id(p) for p in self.model.parameters()})
+            setattr(kind, "__init__", told)  # noqa: B010
         try:
             with events:
                 yield
@@ -291,6 +297,7 @@ class _Events(TorchFunctionMode):
         self.at_step: list[dict[str, Sample | None]] = []
         self.stepped: dict[str, Sample] = {}
         self.weights: dict[str, Sample] = {}  # when the optimizer first stepped
+        self.rates: list[float] = []  # then
         self.metrics: list[tuple[Any, ...]] = []  # what a scheduler that waits for a plateau was given
         self.made: list[str] = []  # optimizers, schedulers and scalers made inside
         self.lost: list[dict[str, Sample]] = []  # weights when zero_grad wiped a gradient inside the step
@@ -312,13 +319,15 @@ class _Events(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
-def _told(original: Callable[..., None], made: list[str], name: str) -> Callable[..., None]:
-    """Return a constructor that says that it was called."""
+def _told(original: Callable[..., None], made: list[str], name: str, own: set[int]) -> Callable[..., None]:
+    """Return a constructor that says that it was called for these parameters, not those of an adapted copy."""
 
     @wraps(original)
     def init(self: Any, *args: Any, **kwargs: Any) -> None:
-        made.append(name)
         original(self, *args, **kwargs)
+        groups = getattr(getattr(self, "optimizer", self), "param_groups", None)
+        if groups is None or any(id(p) in own for g in groups for p in g["params"]):
+            made.append(name)
 
     return init
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from edgewise.preflight.catalog import CheckFinding, NotAsked, Undecided, error, fact, finding, note, warning
 from edgewise.preflight.contracts import backward_factor
 from edgewise.preflight.evidence import Sample, TrainingEvidence
-from edgewise.preflight.relations import Relations, fields, name_of
+from edgewise.preflight.relations import Relations, fields, name_of, samples_of
 
 MEANT = re.compile(
     r"label|target|mask|weight|reject|negative|positive|answer|reward|advantage|(^|[._])(y|tags?)$",
@@ -62,6 +62,54 @@ def batch_unused(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
             )
 
 
+@fact("label of another sample", needs="changed", cost="0")
+def label_of_another_sample(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
+    """Compare the rows of what the model is given that hold a sample with the rows of its outputs that the sample's
+    label moves.
+
+    Threshold: neither holds the other, for most samples: outputs are scored by labels of other samples.
+    """
+    name = _replays(evidence).crossed
+    if name is not None:
+        yield warning(
+            ["labels", "data", "loss", name],
+            "Outputs are scored by the labels of other samples: inputs and labels are in different order.",
+            f"the label `{name}` of a sample moves the gradient at other rows of the outputs than those that its input "
+            "fills: labels are misaligned, shuffled against the examples (repeat for repeat_interleave, a view for a "
+            "transpose, one of them sorted?)",
+            "reorder, repeat and flatten inputs and labels alike",
+            field=name,
+        )
+
+
+@fact("input unused", needs="changed")
+def input_unused(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
+    """Compare the outputs of the model before and after one of its inputs was given to other samples; tokens that are
+    looked up, by their gradient.
+
+    Threshold: no output moves, after at least two steps; no gradient from the loss in two passes. Cannot decide: masks.
+    """
+    found = _replays(evidence)
+    silent = [x for x in evidence.data.get("silent", ()) if x.shape[0] > 1 and bool((x != x[:1]).any())]
+    for ids, reach in evidence.reaches:
+        if any(torch.equal(ids, x) for x in silent) and not reach.any():
+            own = [
+                name_of(path)
+                for path, t in fields(evidence.batches[0])
+                if t.shape == ids.shape and torch.equal(t, ids)
+            ]
+            found.unseen += own or ["token ids"]
+    for name in dict.fromkeys(found.unseen):
+        yield warning(
+            ["model", "data", name],
+            f"The model is given `{name}`, and its outputs do not depend on it: the input is ignored.",
+            f"no output has any influence of `{name}` (a condition, a source), and no gradient comes through it: "
+            "it is never used, overwritten, masked out, or multiplied by zero",
+            "is another input used twice in its place?",
+            field=name,
+        )
+
+
 @fact("loss without end", needs="changed", cost="0")
 def loss_without_end(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
     """Compare the loss with that of outputs moved far along minus its gradient, for all samples and for single ones.
@@ -74,7 +122,9 @@ def loss_without_end(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
         return
     start, end = found.falls
     yield finding(
-        "error" if found.falling > 0.95 and not found.linear else "note",
+        "note"
+        if found.falling <= 0.95 or found.linear or _maximized(evidence) or _rewarded(evidence)
+        else "warning",
         ["loss", "labels", "data"],
         "The loss has no lower bound: it becomes negative without end as the outputs grow.",
         f"moving the outputs down their gradient takes the loss from {start:.3g} to {end:.3g}, and further in "
@@ -83,28 +133,6 @@ def loss_without_end(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
         start=start,
         end=end,
     )
-
-
-@fact("targets drawn again", needs="changed", cost="0")
-def targets_drawn_again(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
-    """Compare targets that are random numbers with everything of their size that the model, or the batch, has.
-
-    Threshold: other random numbers give other targets, and no correlation is above 4 standard errors.
-    """
-    call, found = (
-        evidence.loss_call("mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss"),
-        _replays(evidence),
-    )
-    if found.drawn is None:
-        raise NotAsked("the targets are not drawn at random")
-    if found.drawn < 4 / call.labels.numel() ** 0.5:
-        yield error(
-            ["labels", "loss", "data"],
-            "The targets are random numbers that the network is given nothing of: it cannot predict them.",
-            "other random numbers give other targets, and their correlation with all inputs is below "
-            f"{found.drawn:.2g}: target noise that is drawn again, not the noise that was added",
-            "draw the noise once, and use it for the input and for the target",
-        )
 
 
 @fact("pushed away", needs="changed", cost="0")
@@ -118,9 +146,10 @@ def pushed_away(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
     share = evidence.data.get("rows pushed away")
     if share is None:
         raise NotAsked("the gradient at the logits was not seen")
-    if share > 0.95:
+    if share > 0.95 and not _maximized(evidence):
         wrong = evidence.seen().number < 0
-        yield error(
+        yield finding(
+            "note" if _rewarded(evidence) else "error" if wrong else "warning",
             "loss",
             "Minimizing the loss makes the labels less probable: "
             + ("the loss has the wrong sign." if wrong else "wrong predictions are rewarded."),
@@ -130,6 +159,22 @@ def pushed_away(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
             "the probability of its label",
             share=share,
         )
+
+
+def _maximized(evidence: TrainingEvidence) -> bool:
+    """Return whether the optimizer goes up: a likelihood or return, not a loss."""
+    return evidence.optimizer is not None and any(g.get("maximize") for g in evidence.optimizer.param_groups)
+
+
+def _rewarded(evidence: TrainingEvidence) -> bool:
+    """Return whether the batch has numbers below zero for its samples, which may push away: returns, advantages."""
+    batch = evidence.batches[0]
+    rows = [
+        t
+        for _, t in fields(batch)
+        if t.is_floating_point() and t.dim() <= 2 and t.shape[:1] == (samples_of(batch),)
+    ]
+    return any(t.numel() <= 2 * samples_of(batch) and bool((t < 0).any()) for t in rows)
 
 
 @fact("pulled and pushed", needs="loss", cost="0")
@@ -144,7 +189,7 @@ def pulled_and_pushed(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
         raise NotAsked("no token ids are looked up twice, or dropout tells the two apart")
     for place, cosine in found:
         if cosine < -0.9:
-            yield error(
+            yield warning(
                 ["data", "labels", "loss", place],
                 "The same examples are positives and negatives: the loss pulls and pushes them at once.",
                 f"two inputs are equal (identical ids), and their gradients have cosine {cosine:.2f}: they cancel",
@@ -152,28 +197,6 @@ def pulled_and_pushed(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
                 cosine=cosine,
             )
             return
-
-
-@fact("terms of two sizes", needs="changed", cost="0")
-def terms_of_two_sizes(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
-    """Compare the gradient of the loss at the outputs with that of the batch (and its outputs) two and three times
-    over.
-
-    Threshold: the gradient of each sample shrinks at one output, as that of a mean does, and stays at another, as that
-    of a sum does (1 % of the other at most). Cannot decide: both at one output, as in contrasts of all pairs.
-    """
-    terms = _replays(evidence).terms
-    if not terms:
-        raise NotAsked("the loss is not made of outputs that begin with the samples")
-    means, sums = ([pair[i] for pair in terms] for i in (0, 1))
-    if min(sums) < 0.01 and min(means) < 0.01:
-        yield warning(
-            ["loss", "step"],
-            "One term of the loss is a mean over the samples and another a sum: their ratio is the batch size's.",
-            "if every sample comes twice, the gradient of one term is halved (a mean) and that of another stays (a "
-            "sum): a divergence (KL) or penalty that is summed outweighs a reconstruction that is averaged",
-            "give all terms one reduction: sum over features, mean over samples",
-        )
 
 
 @fact("own label seen", needs="changed")
@@ -186,8 +209,11 @@ def own_label_seen(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
     """
     found = _replays(evidence)
     if found.own_label is not None:
-        name, row = found.own_label
-        yield error(
+        name, row, same = found.own_label
+        yield finding(
+            "note"
+            if same and len(found.entered) == 1
+            else "error",  # it repeats all that it has, through a bottleneck
             ["labels", "data", "model"],
             "An output sees the label it is asked for: the model is given it as an input (a leak).",
             f"changing the last entry of `{name}` changes the label of output {row}, and that output with it: it reads "
@@ -225,24 +251,6 @@ def made_in_the_step(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
                 "scaler": "its scale starts again at every step, and steps that overflow are skipped for ever",
             }[name],
             f"make the {name} once, before the loop",
-        )
-
-
-@fact("random numbers repeat", needs="loop", cost="0")
-def random_numbers_repeat(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
-    """Compare the random streams after one step with those after the next, between which a number was drawn.
-
-    Threshold: equal, though steps draw numbers: the step sets their seed.
-    """
-    if evidence.step is None:
-        raise NotAsked("no step was given")
-    streams = evidence.data.get("streams", [])
-    if any(again for _, again, _ in streams) and all(moved for moved, *_ in streams):
-        yield warning(
-            ["step", "data"],
-            "Every step draws the same random numbers: a seed is set inside the step.",
-            "the random streams stand at the same place after each step: the same noise, masks and dropout repeat",
-            "call manual_seed once, before the loop",
         )
 
 
@@ -315,7 +323,7 @@ def own_backward(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
         name = f"{function.__name__}, a backward pass of its own"
         if abs(share + 1) < 0.05:
             yield finding(
-                "error" if len(seen.losses) <= 1 else "note",
+                "warning" if len(seen.losses) <= 1 else "note",
                 [*places, *_before(evidence, place), "step"],
                 "The gradient is reversed on its way back: everything before it is trained uphill.",
                 f"{name}, gives minus the finite difference (a gradient reversal, the wrong sign), and there is one "
@@ -323,7 +331,7 @@ def own_backward(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
                 "leave the reversal to the branch of a domain classifier",
                 share=share,
             )
-        elif _identity(function, args, kwargs):
+        elif _identity(function, args, kwargs) > 0.3:
             yield note(
                 places,
                 "A layer scales the gradient that passes it.",
@@ -351,9 +359,11 @@ def _before(evidence: TrainingEvidence, place: str) -> list[str]:
     return names[: names.index(place)][:3] if place in names else names[:3]
 
 
-def _identity(function: object, args: tuple[object, ...], kwargs: dict[str, object]) -> bool:
+def _identity(function: object, args: tuple[object, ...], kwargs: dict[str, object]) -> float:
+    """The share of entries that pass unchanged: all of a scale's, most of a clamp's."""
     out = function.apply(*args, **kwargs)  # type: ignore[attr-defined]
-    return any(torch.is_tensor(a) and torch.is_tensor(out) and torch.equal(a, out) for a in args)
+    same = [a for a in args if torch.is_tensor(a) and torch.is_tensor(out) and a.shape == out.shape]
+    return max((float((a == out).float().mean()) for a in same), default=0.0)
 
 
 @fact("contract", needs="pass")

@@ -35,14 +35,16 @@ class Relations:
     used: dict[str, bool] = field(default_factory=dict)  # whether a field of the batch changes anything
     assigned: dict[str, bool] = field(default_factory=dict)  # whether it matters which sample has which value
     entered: set[str] = field(default_factory=set)  # fields that the model is given
-    own_label: tuple[str, int] | None = None  # a field whose entry an output sees, and is asked for; the row
+    own_label: tuple[str, int, bool] | None = (
+        None  # field that an output sees and is asked for, row, at its place
+    )
     falls: tuple[float, float] | None = None  # the loss, and what it is far downhill, if it has no end
     linear: bool = False  # of the outputs
     falling: float = 1.0  # share of single samples for which the loss falls without end
-    drawn: float | None = None  # of targets that are redrawn in every pass, the correlation with any input
-    terms: list[tuple[float, float]] = field(
+    crossed: str | None = None  # a label that is held against outputs of other samples than its own
+    unseen: list[str] = field(
         default_factory=list
-    )  # of the gradient at every output: mean, sum
+    )  # fields that the model is given, and no output moves with
     half: bool | None = None  # whether half of the batch has the outputs it had in the whole
 
 
@@ -265,6 +267,71 @@ class LossReplay:
         same = abs(value - number) <= 1e-6 * (1e-3 + abs(number)) and slope.shape == goal.shape
         return "nothing" if same and float((slope - goal).norm()) <= 1e-5 * float(goal.norm()) else "loss"
 
+    def whose(self, found: Relations) -> None:
+        """Change one sample's inputs, then its label: the rows of outputs that they concern must be the same."""
+        batch, samples = self.evidence.batches[0], samples_of(self.evidence.batches[0])
+        known = dict(fields(batch))
+        inputs = [p for p in known if name_of(p) in found.entered]
+        labels = [p for p in known if found.used.get(name_of(p)) and found.assigned.get(name_of(p))]
+        if samples < 4 or not inputs or not labels or len(known) > FIELDS:
+            return
+        outputs = self._usual(batch)[0]
+        usual = self._slopes(batch, outputs)[1]
+        rows = sum(g.shape[0] for g in usual if g is not None and g.dim())
+        for path in labels:
+            tried = crossed = 0
+            for b in range(0, samples, samples // 4):
+                other = (b + samples // 2) % samples
+                moved = batch
+                for at in inputs:
+                    moved = replaced(moved, at, _with(known[at], b, other))
+                differ = [i for i in range(samples) if not torch.equal(known[path][i], known[path][b])]
+                if not differ:
+                    continue
+                with torch.no_grad():
+                    given = self.run(moved)[1]
+                asked = self._slopes(replaced(batch, path, _with(known[path], b, differ[0])), outputs)[1]
+                own = {
+                    (k, r)
+                    for k, (new, (old, _)) in enumerate(zip(given, self.calls, strict=True))
+                    for r in _rows_moved(new, old)
+                }
+                its = {(k, r) for k, r in self._by_call(asked, usual)}
+                if own and its and 2 * len(its) <= rows and 2 * len(own) <= rows:
+                    tried, crossed = tried + 1, crossed + (not own <= its and not its <= own)
+            if tried >= 3 and crossed > 0.7 * tried:
+                found.crossed = name_of(path)
+                return
+
+    def _by_call(self, new: list[Tensor | None], old: list[Tensor | None]) -> Iterator[tuple[int, int]]:
+        """Calls and rows whose gradient changed by more than a thousandth."""
+        rest = iter(zip(new, old, strict=True))
+        for k, tensors in enumerate(self._leaves()):
+            pairs = [next(rest) for t in tensors if t.is_floating_point()]
+            for a, b in pairs:
+                if a is not None and b is not None and a.dim():
+                    far = (a - b).abs() > 1e-3 * float(b.abs().max())
+                    yield from ((k, int(r)) for r in far.flatten(1).any(1).nonzero() if far.dim() > 1)
+                    yield from ((k, int(r)) for r in far.nonzero() if far.dim() == 1)
+
+    def unseen(self, found: Relations, observe: Callable[[Batch], Observation]) -> None:
+        """Give the values of a field that the model is given to other samples: some output must move."""
+        batch, samples = self.evidence.batches[0], samples_of(self.evidence.batches[0])
+        known = [(p, t) for p, t in fields(batch) if name_of(p) in found.entered and t.shape[0] == samples]
+        known = [(p, t) for p, t in known if t.dtype != torch.bool and not t.unique().numel() <= 2]  # masks
+        for path, tensor in known[:4] if len(known) > 1 and len(self.evidence.steps) > 1 else ():
+            calls: list[tuple[list[Tensor], Output]] = []
+            with self.recording(calls), torch.no_grad():
+                seen = observe(replaced(batch, path, tensor.roll(1, 0)))
+            if seen.error is None and len(calls) == len(self.calls):
+                pairs = zip(calls, self.calls, strict=True)
+                same = (
+                    [list(tensors_in(a[1])) for a, _ in pairs],
+                    [list(tensors_in(b[1])) for b in self.calls],
+                )
+                if all(_equal(a, b) for a, b in zip(*same, strict=True)):
+                    found.unseen.append(name_of(path))
+
     # --- outputs -----------------------------------------------------------------------------------------------------
     def downhill(self, found: Relations) -> None:
         """Move the outputs far along minus the gradient of the loss: a loss has a least value."""
@@ -324,50 +391,6 @@ class LossReplay:
             built.append(pytree.tree_map(lambda x, rest=rest: next(rest) if torch.is_tensor(x) else x, out))
         return built
 
-    def terms(self, found: Relations) -> None:
-        """Give every sample, with its outputs, once, twice and three times: means stay, sums grow."""
-        batch, outputs = self.evidence.batches[0], self._leaves()
-        samples = samples_of(batch)
-        floats = [t for tensors in outputs for t in tensors if t.is_floating_point()]
-        parts = [t for _, t in fields(batch)] + floats
-        if samples < 4 or any(not t.dim() or t.shape[0] != samples for t in parts):
-            return
-        if sum(t.numel() for t in floats) > 1 << 20:
-            return
-        tries = []
-        for k in (1, 2, 3):
-            more = batch
-            for path, tensor in fields(batch):
-                more = replaced(more, path, torch.cat([tensor] * k))
-            built = self._built([[torch.cat([t] * k) for t in tensors] for tensors in outputs])
-            tries.append(self._slopes(more, built)[1])
-        for one, two, three in zip(*tries, strict=True):
-            if one is None or two is None or three is None or not float(one.norm()) > 0:
-                continue
-            two, three = two[:samples], three[:samples]
-            mean, total = 2 * (one - two), 2 * two - one
-            if float((three - mean / 3 - total).norm()) > 1e-3 * float(one.norm()):
-                found.terms = []
-                return  # neither: a contrast of the samples of a batch
-            found.terms.append((float(mean.norm() / one.norm()), float(total.norm() / one.norm())))
-
-    def draws(self, found: Relations, base: Observation) -> None:
-        """Targets that other random numbers change: are they in anything that the model is given?"""
-        call, batch = base.main_loss, self.evidence.batches[0]
-        if call is None or not call.labels.is_floating_point() or call.labels.numel() < 256:
-            return
-        with torch.no_grad():
-            tries = [self.run(batch, seed=seed) for seed in (11, 12)]
-        first, second = (made[2] for made in tries)
-        if first is None or second is None or first.labels.shape != second.labels.shape:
-            return
-        if abs(_correlation(first.labels, second.labels)) > 0.1:
-            return  # the same targets, or nearly
-        known = [t for tensors in tries[0][1] for t in tensors] + [t for _, t in fields(batch)]
-        same = [t for t in known if t.numel() == first.labels.numel() and t.is_floating_point()]
-        if same:
-            found.drawn = max(abs(_correlation(first.labels, t)) for t in same)
-
     # --- real passes -------------------------------------------------------------------------------------------------
     def own_labels(
         self, found: Relations, observe: Callable[[Batch], Observation], base: Observation
@@ -404,7 +427,11 @@ class LossReplay:
                 continue
             moved = (_rows(seen.outputs, asked.numel()) - rows).abs().amax(-1) > tolerance(rows)  # type: ignore[operator]
             if bool((moved & asked).sum() > 0.9 * asked.sum()) and bool(moved.sum() == (moved & asked).sum()):
-                found.own_label = (name, int(asked.nonzero()[0]))
+                at = asked.nonzero().flatten()
+                same = asked.numel() == tensor.numel() and bool(
+                    (at % tensor.shape[1] == tensor.shape[1] - 1).all()
+                )
+                found.own_label = (name, int(at[0]), same)
                 return
 
     def half(self, found: Relations, observe: Callable[[Batch], Observation], whole: Observation) -> None:
@@ -468,11 +495,6 @@ def _within(part: Tensor, whole: Tensor, chosen: Tensor, samples: int, exact: bo
     return any(bool(((a - one).abs() <= limit).all()) for one in orders)
 
 
-def _correlation(a: Tensor, b: Tensor) -> float:
-    a, b = (t.detach().double().reshape(-1) - float(t.detach().double().mean()) for t in (a, b))
-    return float(a @ b) / max(float(a.norm() * b.norm()), 1e-30)
-
-
 def _falls(start: float, path: list[float], share: float = 1.0) -> bool:
     """Return whether a loss falls without end, about in proportion to the distance."""
     if not all(map(math.isfinite, path)):
@@ -486,6 +508,19 @@ def _falls(start: float, path: list[float], share: float = 1.0) -> bool:
         and b - c > 3 * (a - b)
         and c < -3 * share * (abs(start) + 1)
     )
+
+
+def _with(tensor: Tensor, sample: int, other: int) -> Tensor:
+    """Return the values with those of another sample in the place of one's own."""
+    new = tensor.clone()
+    new[sample] = tensor[other]
+    return new
+
+
+def _rows_moved(new: list[Tensor], old: list[Tensor]) -> set[int]:
+    """Rows of what the model was given that differ."""
+    pairs = [(a, b) for a, b in zip(new, old, strict=True) if a.dim() and a.shape == b.shape]
+    return {int(r) for a, b in pairs for r in (a != b).reshape(a.shape[0], -1).any(1).nonzero()}
 
 
 def _only(way: Tensor, sample: int, samples: int) -> Tensor:

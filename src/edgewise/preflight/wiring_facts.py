@@ -249,48 +249,6 @@ def layers_not_run(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
                 )
 
 
-@fact("token share", needs="pass")
-def token_share(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
-    """Compare the variance that tokens and positions bring to the embedding.
-
-    Threshold: tokens below 1 % of the sum of both: positions drown the words; fresh weights.
-    """
-    seen, alignment = evidence.seen(), evidence.alignment
-    if not seen.lookups or not evidence.fresh:
-        raise NotAsked("no fresh embeddings")
-    first = next(iter(seen.constants), None)
-    if first is not None and not first.learned and first.share < 0.01:
-        yield _drowned(first.place or "model", first.share)
-        return
-    tokens, others = 0.0, 0.0
-    place = ""
-    for lookup in seen.lookups:
-        table = lookup.table.detach()
-        if lookup.ids.dim() == 0 or not table.is_floating_point() or table.is_meta:
-            continue
-        used = table[lookup.ids.reshape(-1)[:4096].unique()].float()
-        if used.shape[0] < 4:
-            continue
-        variance = float(used.var(0, unbiased=False).sum())
-        named = "pos" in lookup.place.lower()
-        if named:
-            others += variance
-            place = lookup.place
-        elif alignment is None or lookup.place == alignment.place:
-            tokens += variance
-    if others and tokens and tokens < 0.01 * (tokens + others):
-        yield _drowned(place, tokens / (tokens + others))
-
-
-def _drowned(place: str, share: float) -> CheckFinding:
-    return warning(
-        [place],
-        "Positions drown the tokens in the embedding.",
-        f"tokens bring {share:.2%} of its variance",
-        "draw both on one scale, or multiply the embedding by the root of its width",
-    )
-
-
 @fact("rows of tables", needs="pass", cost="0")
 def rows_of_tables(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
     """Compare the rows of every table that the batch asks for: with one another, and by their gradient.
@@ -387,9 +345,16 @@ def mode(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
 
     Threshold: all in eval mode with dropout or batch norm inside: a warning; some of a kind: a note.
     """
-    evidence.seen()
+    quiet = evidence.seen().quiet
     if evidence.optimizer is None:
         raise NotAsked("nothing is trained")
+    if quiet:
+        yield warning(
+            ["model", "loss", "step"],
+            "A network that is only asked (a teacher, reference or target) is in train mode: its dropout is active.",
+            f"{quiet} dropouts were active outside of the model and without gradients: targets are noisy",
+            "teacher.eval()",
+        )
     mattering = {
         n: m
         for n, m in evidence.model.named_modules()
