@@ -275,6 +275,9 @@ class LossReplay:
         labels = [p for p in known if found.used.get(name_of(p)) and found.assigned.get(name_of(p))]
         if samples < 4 or not inputs or not labels or len(known) > FIELDS:
             return
+        sizes = [t.shape[:2] for given, out in self.calls for t in (*given, *tensors_in(out)) if t.dim()]
+        if any(size[0] % samples or samples in size[1:] for size in sizes):
+            return  # samples may be on another axis
         outputs = self._usual(batch)[0]
         usual = self._slopes(batch, outputs)[1]
         rows = sum(g.shape[0] for g in usual if g is not None and g.dim())
