@@ -450,9 +450,7 @@ class Examination:
             self.try_rates and self.clock.other < TRIALS,
             self._start,
             self.steps.rates,
-            (changed, self.custody.what)
-            if self.custody.rare and max(self._step - LATELY, -1) < changed
-            else None,
+            (changed, self.custody.what) if max(self._step - LATELY, -1) < changed else None,
             self._made,
             self.history.count,
             self.backward.factor,
@@ -500,7 +498,9 @@ class Examination:
                 batch = None if call is None else (call, seen)
                 evidence = self.evidence()
                 answer = trials.diverged(evidence)
-                away = self.history.losses.level() > math.exp(min(self.history.losses.first, LARGEST))
+                away = self.history.losses.level() > ABSURD * math.exp(
+                    min(self.history.losses.first, LARGEST)
+                )
                 thrown = self.named or away or bool(self.history.losses.risen())
                 if not answer.cause:
                     evidence.batches = [*evidence.batches, *([] if batch is None else [batch])]
@@ -635,7 +635,7 @@ class Examination:
         """The alarm with its cause, if a test decides it; None if it is withheld."""
         module = alarm.module or self._module(alarm.place)
         alarm = replace(alarm, module=module)
-        changed = self.custody.changed if self.custody.rare else -1
+        changed = self.custody.changed
         if alarm.kind in EVENTS and not alarm.cause and max(alarm.step - WAIT, 0) <= changed <= alarm.step:
             cause, advice = trials.rewritten((changed, self.custody.what))
             return replace(alarm, cause=cause, advice=advice)

@@ -33,6 +33,7 @@ RATE_STEPS = 10  # steps with a rate of 0: a warm-up begins with one, a restart 
 GONE, QUARTER = 0.02, 0.25  # of the largest rate, which are the end of a schedule, and a part of the way back
 FADED, FALLEN = 30, 1e-3  # steps for which the rate is below so much of its largest
 REMEMBERED = 120  # steps whose rates are remembered
+AT_ONCE = 0.1  # of the first loss: what is learned falls to zero from below that
 SAME = 20  # losses that are the same number: a batch of its own changes the seventh digit
 AGREE = 3  # rows or audits that must agree
 SPAN = 10  # steps that the audits must cover
@@ -132,6 +133,9 @@ class StepFacts:
     losses: deque[float] = field(default_factory=lambda: deque(maxlen=SAME))
     negative: bool = False  # the rate was
     moved: bool = False  # the loss was not always zero
+    _first: float = 0.0
+    _fell: float = 0.0  # the last one that was not zero
+    _zeros: int = 0  # in a row since
 
     @property
     def solved(self) -> bool:
@@ -180,8 +184,18 @@ class StepFacts:
             )
         if loss is None or not math.isfinite(loss):
             return
+        self._first = self._first or loss
+        self._fell, self._zeros = (self._fell, self._zeros + 1) if not loss else (loss, 0)
         self.losses.append(loss)
         self.moved |= loss != 0
+        if self._zeros == SAME and self._fell > AT_ONCE * self._first > 0:
+            yield Detection(
+                AlarmKind.LOSS_CONSTANT,
+                f"The loss was {self._fell:.3g}, and is exactly 0 in each of the {SAME} steps since.",
+                "the loss is exactly zero from one step on, and so is the gradient: nothing is compared any more (a "
+                "batch of one row without negatives, a mask or a selection that is empty, a weight of 0)",
+                "Check the size of the batch, the masks and the weights of the loss from that step on.",
+            )
         if len(self.losses) == SAME and len(set(self.losses)) == 1 and not (self.still or self.solved):
             self.losses.clear()
             yield Detection(
@@ -839,8 +853,9 @@ class Custody:
         if left is None or not bool(left[0].isfinite().all()):
             return
         if not torch.equal(left[0], torch.cat(self._entries)):
-            self.changed, self.what = step, "weights"
             self._changes += 1
+            if self.rare:
+                self.changed, self.what = step, "weights"
         elif optimizer is self._stepped and left[1] and _others(left[1], self._state(optimizer)):
             self.changed, self.what = step, "the optimizer's state"
             now = self._second_moments(optimizer)
@@ -855,7 +870,7 @@ class Custody:
 
     def costs(self, step: int, rise: float, restless: bool) -> bool:
         """Return whether the loss jumped as weights changed, or rose at each of the last three times."""
-        if self.changed != step or not self.rare:
+        if self.changed != step:
             return False
         self.often = self.often + 1 if rise > 2.0 else 0
         return restless or self.often >= AGREE or bool(self.replaced)
