@@ -498,9 +498,8 @@ class Examination:
                 batch = None if call is None else (call, seen)
                 evidence = self.evidence()
                 answer = trials.diverged(evidence)
-                away = self.history.losses.level() > ABSURD * math.exp(
-                    min(self.history.losses.first, LARGEST)
-                )
+                first = math.exp(min(self.history.losses.first, LARGEST))
+                away = ABSURD * first < self.history.losses.level() < math.inf
                 thrown = self.named or away or bool(self.history.losses.risen())
                 if not answer.cause:
                     evidence.batches = [*evidence.batches, *([] if batch is None else [batch])]
