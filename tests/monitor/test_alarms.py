@@ -230,17 +230,6 @@ def test_a_start_that_is_thrown_off_is_named_before_there_is_a_past() -> None:
     assert run({**grown, "loss": lambda step: 0.9**step}, steps=20) == []
 
 
-def test_an_input_unlike_the_others_is_the_batch() -> None:
-    """The loss scatters too much to jump, but what enters jumps with it."""
-    once = {
-        "embed.norm": lambda step: 50.0 if step == 100 else 1.0,
-        "loss": lambda step: 2.0 if step == 100 else 1.0,
-    }
-    alarms = run(once)
-    assert kinds(alarms) == ["bad_batch"] and alarms[0].step == 100
-    assert run({"embed.norm": once["embed.norm"]}) == []  # a loss that does not mind is no harm
-
-
 def test_steps_beyond_the_edge_of_a_rehearsal_are_named() -> None:
     """The last looks at the stream are all beyond the edge: named, though nothing else moves."""
     for share, expected in ((4.0, ["update_too_large"]), (2.0, [])):

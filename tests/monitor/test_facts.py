@@ -386,3 +386,31 @@ def test_experts_that_are_unused_and_layers_left_out_by_turns() -> None:
     named(watched(model=Routed((1,)), everything=True, steps=70), "gives everything to one expert")
     assert watched(model=Routed((0, 1, 3)), everything=True, steps=70).alarms == []
     assert watched(model=Routed((0, 1, 2, 3), skip=True), everything=True, steps=70).alarms == []
+
+
+@pytest.mark.parametrize("how", ["master weights", "parts in turn", "now and then"])
+def test_what_is_stepped_in_another_way_is_no_mistake(how: str) -> None:
+    """Copies that are stepped and written back; one half of the network, then the other; one in ten steps."""
+    model, criterion, generator = encoder(), nn.CrossEntropyLoss(), torch.Generator().manual_seed(0)
+    first, second = list(model[1].parameters()), [*model[0].parameters(), *model[2].parameters()]  # type: ignore[index]
+    copies = [p.detach().clone() for p in model.parameters()]
+    made = [
+        torch.optim.Adam(each, 1e-3) for each in ((copies,) if how == "master weights" else (first, second))
+    ]
+    handle = watch(model, criterion=criterion, quiet=True, everything=True)
+    for k in range(60):
+        x = torch.randint(0, 64, (4, 16), generator=generator)
+        if how == "parts in turn":
+            for p in (*first, *second):
+                p.requires_grad_(any(p is each for each in (first, second)[k // 30]))
+        model.zero_grad()
+        criterion(model(x).flatten(0, 1), x.flatten()).backward()
+        for copy, p in zip(copies, model.parameters(), strict=True):
+            copy.grad = p.grad
+        for i, each in enumerate(made):
+            if how != "now and then" or i == 0 or k % 10 == 0:
+                each.step()
+        if how == "master weights":
+            torch._foreach_copy_([p.detach() for p in model.parameters()], copies)
+    handle.close()
+    assert handle.error == "" and [(a.kind, a.cause) for a in handle.alarms] == []

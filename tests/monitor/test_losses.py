@@ -16,7 +16,6 @@ import edgewise
 from edgewise.monitor.capture import LossRing
 from edgewise.monitor.causes import Diagnosis
 from edgewise.monitor.columns import fast_columns
-from edgewise.monitor.loss_detectors import strange_input
 from edgewise.monitor.series import History, Losses
 from tests.monitor.subjects import encoder, train
 from tests.support.covering import covering
@@ -254,16 +253,3 @@ def test_a_negative_loss_is_a_number_and_is_reported() -> None:
     with edgewise.watch(model, criterion=criterion, everything=True, quiet=True) as handle:
         train(model, 30, criterion)
     assert "not_a_number" not in [alarm.kind.value for alarm in handle.alarms] and handle.unseen == []
-
-
-@pytest.mark.parametrize(("larger", "strange"), [(100.0, True), (3.0, False)])
-def test_what_enters_a_hundred_times_larger_is_strange_whatever_the_loss_scatters(
-    larger: float, strange: bool
-) -> None:
-    history, rng = History(COLUMNS), np.random.default_rng(0)
-    for step in range(41):
-        row = np.exp(0.03 * rng.standard_normal(len(NAMES)))
-        row[NAMES.index("loss")] = 3.0 if step == 40 else 2.0 * math.exp(0.15 * rng.standard_normal())
-        row[NAMES.index("embed.norm")] *= larger if step == 40 else 1.0
-        history.see(step, row)
-    assert (strange_input(history) is not None) is strange

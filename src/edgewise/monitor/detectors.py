@@ -25,7 +25,6 @@ from edgewise.monitor.loss_detectors import (
     median_of,
     not_a_number,
     passed_batch,
-    strange_input,
 )
 from edgewise.monitor.series import FEWEST, JUMP, LONG, LOOKS, WINDOW, History
 
@@ -259,7 +258,6 @@ DETECTORS: tuple[Detector, ...] = (
     thrown_off,
     rank_collapse,
     loss_spike,
-    strange_input,
     bad_batch,
     passed_batch,
     loss_rise,

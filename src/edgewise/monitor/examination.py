@@ -29,6 +29,7 @@ from edgewise.monitor.cause_evidence import (
 )
 from edgewise.monitor.facts import (
     AGREE,
+    SELDOM,
     Aftermath,
     BackwardFacts,
     Custody,
@@ -128,6 +129,7 @@ class Examination:
         self.snapshots: deque[tuple[int, Start]] = deque(maxlen=SNAPSHOTS)  # weights of late, if they are few
         self.optimizers: list[Optimizer] = []
         self.stepped: dict[int, int] = {}  # the last step of each
+        self._gaps: dict[int, int] = {}  # the most steps between two of its own, of each
         self._first: list[Optimizer] = []  # those that a step began with
         self.foreign = 0
         self._auditing = False
@@ -178,6 +180,8 @@ class Examination:
 
     def meet(self, optimizer: Optimizer, step: int, *, turn: bool = False) -> None:
         """An optimizer that moves the model, or a part of it, makes a step; turn: not the first one of a step."""
+        before = self.stepped.get(id(optimizer), step)
+        self._gaps[id(optimizer)] = max(self._gaps.get(id(optimizer), 0), step - before)
         self._turns += turn and self.backward.since > 0  # each has a loss of its own
         self.history.losses.open |= self._turns > AGREE
         if optimizer not in self.optimizers:
@@ -263,13 +267,16 @@ class Examination:
         self._norms = [first, weight_norm]
         found: list[Detection | None] = [self._of_gradients(), self.backward.detection()]
         if self._auditing:
-            self.audit.after_step()
+            since = {o: self._step - self.stepped[id(o)] for o in self.optimizers}
+            idle = [o for o in self.optimizers if since[o] > max(IDLE, 3 * (self._gaps[id(o)] or SELDOM))]
+            waits = [o for o in self.optimizers if since[o] and o not in idle]
+            self.audit.after_step({id(p) for o in waits for g in o.param_groups for p in g["params"]})
             rates = [g.get("lr", math.nan) for o in self.optimizers for g in o.param_groups]
-            idle = [o for o in self.optimizers if self._step - self.stepped[id(o)] > IDLE]
             steady = (
                 self.steps.rates.raised(LOOKS[0]) <= 1.0
                 and self.steps.rates.now > TENTH * self.steps.rates.most
             )
+            steady &= not self.probe.scale < differential.SMALL  # else it is the gradients that are small
             found += self.rows.see(
                 *self.instrument.audit,
                 self.audit.held(self.optimizers) if min(rates) > 0 and not idle and steady else (),
@@ -411,8 +418,10 @@ class Examination:
     def foreign_step(self, own_steps: int) -> Detection | None:
         """An optimizer stepped that holds nothing of the model."""
         self.foreign += 1
-        if self.foreign != FOREIGN or own_steps or self.batch.passes < FOREIGN:
-            return None
+        if self.foreign == 1:
+            self.custody.remember()
+        if self.foreign != FOREIGN or own_steps or self.batch.passes < FOREIGN or self.custody.moved:
+            return None  # weights that move have a copy of their own that is stepped (in single precision)
         return Detection(
             AlarmKind.PARAMETERS_STILL,
             f"Optimizers have stepped {FOREIGN} times, and none of them holds a parameter of the watched model.",

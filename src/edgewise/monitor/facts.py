@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from heapq import heappush, heappushpop
@@ -459,7 +459,11 @@ class ParameterAudit:
         """Most of what trained does not any more, and nothing else has taken its place."""
         sizes = {n: p.numel() for n, p in self.model.named_parameters()}
         share = sum(sizes[n] for n in names) / max(sum(sizes[n] for n in self.seen), 1)
-        if share < FROZEN or all(self.seen[n][-1] in ("none", "zero") for n in names):
+        others = sum(
+            p.numel() for n, p in self.model.named_parameters() if p.requires_grad and n not in self.seen
+        )
+        turns = others > 0.2 * sum(sizes[n] for n in names)  # parts of the model train one after the other
+        if share < FROZEN or turns or all(self.seen[n][-1] in ("none", "zero") for n in names):
             return None
         since = self.steps[-1] if self.steps else 0
         return Detection(
@@ -504,12 +508,13 @@ class ParameterAudit:
                 if gradient is not None and bool((gradient != 0).any()):
                     self._reached.add(name)
 
-    def after_step(self) -> None:
-        """Record what has moved."""
+    def after_step(self, waiting: Container[int] = ()) -> None:
+        """Record what has moved; waiting: parameters whose optimizer steps now and then, and not this time."""
         self._note(
             {
                 name: "moves" if bool(parameter.detach().flatten()[place] != value) else "still"
                 for name, parameter, place, value in self._before
+                if id(parameter) not in waiting
             }
         )
         self._before = []
@@ -822,12 +827,21 @@ class Custody:
         self._entries = [p.detach().reshape(-1)[p.numel() // 2 :][:1] for p in self._chosen]
         self._left: tuple[Tensor, list[tuple[Tensor, int]]] | None = None
         self._stepped: Optimizer | None = None
+        self._remembered: Tensor | None = None
         self._steps = self._changes = 0
         self.changed = -1  # the last step before which they did not
         self.what = ""  # of them changed then
         self._sizes: list[float] = []  # of the second moments, as a sampled step ended
         self.replaced = ""  # how they have changed since, and not by a step
         self.often = 0  # times that the loss rose with it, in a row
+
+    def remember(self) -> None:
+        """From now on `moved` says whether the weights have."""
+        self._remembered = torch.cat(self._entries) if self._entries else None
+
+    @property
+    def moved(self) -> bool:
+        return self._remembered is not None and not torch.equal(self._remembered, torch.cat(self._entries))
 
     def _state(self, optimizer: Optimizer) -> list[tuple[Tensor, int]]:
         """Return the moments of a few parameters, and how often they were written to."""

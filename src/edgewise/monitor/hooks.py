@@ -319,7 +319,7 @@ class OptimizerSteps:
 
     def _share(self, optimizer: Optimizer) -> float:
         """Return which part of the parameters that train it moves; all of them, if it is the one that was named."""
-        if optimizer not in self._known:
+        if optimizer not in self._known or not self._known[optimizer][0]:  # what it holds may be thawed later
             self._known[optimizer] = self._measure(optimizer)
         return self._known[optimizer][0]
 

@@ -77,34 +77,12 @@ def _hint(series: int, rows: int) -> float:
 
 LOUDER = math.log(1.2)  # of the loss, against its recent median
 MATTERS = 0.1  # of the first loss: a jump by less, of a network that has learned, harms nothing
-STRANGE = math.log(10.0)  # of what enters the first block: only the batch can do that in one step
 TOGETHER = 5.0  # times their scatter, by which loss and gradient jump at once and the loss doubles
 PASSING = 10  # steps in which a jump of the loss that came between two rows is looked for
 PASSED = 10.0  # times the scatter of the loss, if the row of a bad batch is missing
 CLOSED = math.log(0.1)  # of the attention entropy at the start
 # of a small loss, whose logarithm scatters, if that brings it back to half of the first one
 LEARNED = math.log(8.0)
-
-
-def strange_input(history: History) -> Detection | None:
-    """Detect that input of the first block and loss jump in the same row: weights do not jump, batches do."""
-    loss, norm = history.at("loss"), history.at("norm")[:1]
-    if not len(loss) or not len(norm) or not abs(history.jump[norm[0]]) > JUMP:
-        return None
-    change = abs(_rise(history, int(norm[0])))
-    if not (change > -HALVED and _rise(history, int(loss[0])) > LOUDER):
-        return None
-    if not (
-        change > STRANGE or history.jump[loss[0]] > TOGETHER
-    ):  # a network that is thrown about does so too
-        return None
-    return Detection(
-        AlarmKind.BAD_BATCH,
-        f"The mean square of what enters the first block changed by a factor {math.exp(change):.3g} in one step "
-        f"({abs(history.jump[norm[0]]):.0f} times its scatter), and the loss is {math.exp(history.now[loss[0]]):.3g}, "
-        f"{math.exp(_rise(history, int(loss[0]))):.3g} times its recent median.",
-        series=int(loss[0]),
-    )
 
 
 def bad_batch(history: History) -> Detection | None:

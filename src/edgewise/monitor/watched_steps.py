@@ -52,7 +52,7 @@ from edgewise.monitor.instrument import (
     checked,
     joined,
 )
-from edgewise.monitor.loss_detectors import Detection
+from edgewise.monitor.loss_detectors import WAIT, Detection
 from edgewise.monitor.places import UNHEARD, Places, places_or_blind
 from edgewise.monitor.replay import Dossiers
 from edgewise.monitor.run_folder import HEADS, RunFolder, versions
@@ -504,6 +504,7 @@ class WatchedSteps:
         passing = (
             alarm.kind is AlarmKind.LOSS_SPIKE and "rises" not in alarm.what
         )  # a few losses alone say so
+        passing &= not 0 <= alarm.step - self.examination.custody.changed <= WAIT  # that is the cause
         if (alarm.kind is AlarmKind.BAD_BATCH or passing) and loss is not None and math.isfinite(loss):
             self._paths[alarm.step] = self._dossier(alarm)
             self.examination.hold(alarm, loss)
