@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -183,3 +184,18 @@ def test_a_link_that_leads_nowhere_is_called_one(tmp_path: Path) -> None:
     (tmp_path / "model").symlink_to(tmp_path / "model")
     with pytest.raises(BadInput, match="model is a link that leads to no file"):
         read_source(str(tmp_path / "model"))
+
+
+def test_a_file_may_import_its_neighbors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As `python file.py` lets it, also later, inside the function."""
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    (tmp_path / "sizes_of_mine.py").write_text("WIDTH = 16\n")
+    (tmp_path / "layers_of_mine.py").write_text("from torch.nn import Linear\n")
+    (tmp_path / "train.py").write_text(
+        "from sizes_of_mine import WIDTH\n"
+        "def model():\n"
+        "    from layers_of_mine import Linear\n"
+        "    return Linear(WIDTH, WIDTH)\n"
+    )
+    made = read_source(f"{tmp_path}/train.py:model").factory
+    assert made is not None and made().weight.shape == (16, 16)

@@ -168,6 +168,9 @@ def load_name(path: Path, name: str) -> Any:
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     register_user_code(path)
+    folder = str(path.resolve().parent)
+    if folder not in sys.path:
+        sys.path.insert(0, folder)  # as `python file.py` does: it may import its neighbors
     spec.loader.exec_module(module)
     return getattr(module, name, None)
 
