@@ -168,9 +168,8 @@ def load_name(path: Path, name: str) -> Any:
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     register_user_code(path)
-    folder = str(path.resolve().parent)
-    if folder not in sys.path:
-        sys.path.insert(0, folder)  # as `python file.py` does: it may import its neighbors
+    # As `python file.py` does: it may import its neighbors.
+    sys.path[:] = dict.fromkeys([str(path.resolve().parent), *sys.path])
     spec.loader.exec_module(module)
     return getattr(module, name, None)
 
@@ -218,8 +217,7 @@ def _unknown_name(text: str) -> BadInput:
 
 
 def _shown(value: Any) -> str:
-    simple = value is None or isinstance(value, (bool, int, float, str))
-    return repr(value) if simple else f"a {type(value).__name__}"
+    return repr(value) if isinstance(value, bool | int | float | str | None) else f"a {type(value).__name__}"
 
 
 def preset_names() -> tuple[str, ...]:
