@@ -168,8 +168,7 @@ def load_name(path: Path, name: str) -> Any:
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     register_user_code(path)
-    # As `python file.py` does: it may import its neighbors.
-    sys.path[:] = dict.fromkeys([str(path.resolve().parent), *sys.path])
+    sys.path[:] = dict.fromkeys([str(path.resolve().parent), *sys.path])  # for neighbors, as `python file.py`
     spec.loader.exec_module(module)
     return getattr(module, name, None)
 
