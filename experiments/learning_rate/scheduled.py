@@ -1,6 +1,7 @@
 """The third population, judged: rehearsals and their rivals against 600 steps with warm-up and cosine.
 
-`--ask` writes what every method says (resumable); without it the table is printed from the two files.
+`--ask` writes what every method says where the truth is finished, cheapest first (resumable); without it the table is
+printed from the two files.
 The rivals: the best constant of each optimizer in hindsight, a rule of width and depth fitted on the other half, the
 range test by Lightning's rule (steepest fall) and fastai's (a tenth of the minimum), the critical rate.
 """
@@ -19,13 +20,14 @@ from typing import Any
 import numpy as np
 
 import edgewise
+from edgewise.rehearsal import learning_rate_at
 
 from .blind import wilson
 from .finders import UNIT as NUDGE
 from .finders import critical, swept
 from .networks import loss
 from .scheduled_population import BLIND, DEVELOPMENT, LIMITS, Entry, batches, network, optimizer
-from .scheduled_truth import WARMUP, finished, read
+from .scheduled_truth import WARMUP, cost, finished, read
 from .truth import loss_at
 
 RANGE = {"adamw95": (1e-6, 1.0), "adamw999": (1e-6, 1.0), "sgd": (1e-5, 10.0), "muon": (1e-5, 10.0)}
@@ -70,7 +72,24 @@ def asked(entry: Entry) -> dict[str, Any]:
     others: dict[str, Any] = swept(model, batches(entry), optimizer(entry, model, low), low, high)
     model = network(entry).train()
     others["critical"] = critical(model, batches(entry), optimizer(entry, model, NUDGE), low)
-    return {"name": entry.name, "rehearsal": rehearsed(entry)} | others
+    found = {"name": entry.name, "rehearsal": rehearsed(entry)} | others
+    return found | {"transfer": transferred(entry)} if entry.transfer else found
+
+
+def transferred(entry: Entry) -> dict[str, Any]:
+    """What `learning_rate_at` says from a quarter of the width and half of the depth, twice that width, that depth."""
+    rate = learning_rate_at(
+        lambda width, depth: network(entry.sized(depth, width)),
+        (entry.width, entry.depth),
+        list(itertools.islice(batches(entry), 40)),
+        loss,
+        progress=False,
+        optimizer=lambda model: optimizer(entry, model),
+        warmup=WARMUP,
+        schedule="cosine",
+        clip=entry.clip,
+    )
+    return {"best": rate.best, "error": rate.error, "reason": rate.reason}
 
 
 def constants(truths: Mapping[Entry, Mapping[str, Any]]) -> dict[str, float]:
@@ -151,13 +170,13 @@ def main() -> None:
     population = DEVELOPMENT if arguments.development else BLIND
     lines = arguments.answers.read_text().splitlines() if arguments.answers.exists() else []
     known = {row["name"]: row for row in map(json.loads, lines)}
-    for entry in population if arguments.ask else ():
-        if entry.name not in known:
+    runs = read(arguments.truth)
+    found = {entry: finished(entry, runs.get(entry.name, {})) for entry in population}
+    for entry in sorted(population, key=cost) if arguments.ask else ():
+        if entry.name not in known and found[entry] is not None:
             known[entry.name] = asked(entry)
             with arguments.answers.open("a") as file:
                 file.write(json.dumps(known[entry.name]) + "\n")
-    runs = read(arguments.truth)
-    found = {entry: finished(entry, runs.get(entry.name, {})) for entry in population}
     truths = {entry: truth for entry, truth in found.items() if truth is not None and entry.name in known}
     for entry, truth in truths.items():
         ours = known[entry.name]["rehearsal"]
@@ -173,6 +192,11 @@ def main() -> None:
             f"{row['unnamed']} not named, {row['given']:.3f} nat in the median (90 %: {row['given90']:.3f}), "
             f"{row['above']} above the edge, {row['dead_named']} named of those that train at none"
         )
+    moved = [(known[e.name]["transfer"]["best"], t["best"]) for e, t in truths.items() if e.transfer]
+    near = sum(a is not None and b is not None and max(a / b, b / a) <= 1.5 for a, b in moved)
+    print(
+        f"from small sizes: {near} of {len(moved)} within 1.5, {sum(a is None for a, _ in moved)} not named"
+    )
     print(f"{len(truths)} of {len(population)} finished; limits {LIMITS}")
 
 

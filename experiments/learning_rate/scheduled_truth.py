@@ -159,11 +159,11 @@ def main() -> None:
     parser.add_argument("--store", type=Path, required=True, help="JSONL, one line per run")
     parser.add_argument("--development", action="store_true", help="those that the rule was made on")
     arguments = parser.parse_args()
-    for entry in DEVELOPMENT if arguments.development else sorted(BLIND, key=_cost):
+    for entry in DEVELOPMENT if arguments.development else sorted(BLIND, key=cost):
         measure(entry, arguments.store)
 
 
-def _cost(entry: Entry) -> float:
+def cost(entry: Entry) -> float:
     """Return about what a step costs, so that the cheapest networks are finished first."""
     tokens = entry.batch * (24 if entry.task == "text" else 16)
     return entry.depth * (2e5 + tokens * (entry.width**2 + 50 * entry.width))
