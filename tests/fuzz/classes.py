@@ -91,7 +91,7 @@ def _stop(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
 def _start_peak() -> int:
     """Forget the largest resident size so far where the kernel can, and return the one that counts from here.
 
-    What earlier attempts left is given back first: given back during this one, it would hide as much of what this takes.
+    What earlier attempts left is given back first: given back during this one, it would hide as much of its own.
     """
     gc.collect()
     if sys.platform == "linux" and hasattr(ctypes.CDLL(None), "malloc_trim"):
