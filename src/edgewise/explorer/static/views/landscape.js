@@ -33,6 +33,7 @@ export async function open(root, address, setState) {
   async function question() {
     const planes = [...new Set([chosen.left, chosen.right].filter(Boolean))];
     if (!planes.length) return empty();
+    if (!answer) message("", "Drawing the surfaces …", "They are computed on this machine.");
     try {
       const next = await ask("landscape", { planes });
       if (!next) return;
