@@ -235,8 +235,11 @@ class Examination:
         if unsettled is None:
             return []
         (_, data, alarm), level = unsettled, losses.level()
-        if not level > data.old + max(STAYED * losses.scale, 0.5 * (data.new - data.old)):
-            return []  # it is learned, at least in part
+        learned = min(
+            0.5 * (data.new - data.old), 7 * data.old
+        )  # in part, and of nothing that was nearly solved
+        if not level > data.old + max(STAYED * losses.scale, learned):
+            return []
         if losses.falls():
             self._unsettled = (self._step + SETTLES, data, alarm)
             return []
