@@ -7,27 +7,80 @@ from concurrent.futures import ProcessPoolExecutor
 from typing import Any
 
 import numpy as np
+from numpy.polynomial import chebyshev
 from rich.progress import track
 
 from edgewise.arrays import Array
 from edgewise.theory.averages.functions import SMOOTH
-from edgewise.theory.averages.quadrature import TABLES_FILE, Quadrature, factors, in_steps
+from edgewise.theory.averages.quadrature import TABLES_FILE, Quadrature
 from edgewise.theory.softmax.integrals import chords, row_pair, single_row
 from edgewise.theory.softmax.moments import (
+    DISTANCE_SCALE,
     LARGEST_TOKENS,
+    LARGEST_VARIANCE,
+    LOWEST_CORRELATION,
     PAIR_NAMES,
     ROW_NAMES,
     TABLE_FILE,
-    coefficients,
-    correlation_at,
-    nodes,
+    VARIANCE_SCALE,
     value_at_zero_variance,
-    variance_at,
 )
 
 VARIANCES, CORRELATIONS, TOKENS = 52, 28, 15  # Chebyshev nodes per axis: truncation near 1e-5
 STEP = 0.35  # of the quadrature: error near 1e-8, far below the truncation
 DIGITS = 1e-11  # what is kept of a coefficient of the moments
+
+
+SINGLE = 1e-4  # weight below which a component is kept in single precision
+TRUNCATION = 1e-11  # weight below which a component is dropped, and digits of the others, which then compress
+
+
+def factors(table: Array) -> dict[str, Array]:
+    """Return the arrays a table is kept as."""
+    scale = np.abs(table).max(axis=1)
+    left, weights, right = np.linalg.svd(table / scale[:, None], full_matrices=False)
+    parts: dict[str, Array] = {"scale": scale}
+    relative = weights / weights[0]
+    for name, chosen, kind in (
+        ("double", relative >= SINGLE, np.float64),
+        ("single", (relative < SINGLE) & (relative > TRUNCATION), np.float32),
+    ):
+        columns = (left[:, chosen] * np.sqrt(weights[chosen])).astype(kind)
+        rows = (np.sqrt(weights[chosen])[:, None] * right[chosen]).astype(kind)
+        parts[f"{name}_left"] = in_steps(columns, TRUNCATION / np.abs(rows).max(axis=1))
+        parts[f"{name}_right"] = in_steps(rows, TRUNCATION / np.abs(columns).max(axis=0)[:, None])
+    return parts
+
+
+def in_steps(values: Array, step: Array | float) -> Array:
+    """Return multiples of the power of two below `step`: the zeros at the end of their digits compress well."""
+    exact = 2.0 ** np.floor(np.log2(step))
+    return np.asarray(np.round(values.astype(np.float64) / exact) * exact).astype(values.dtype)
+
+
+def variance_at(z: Array) -> Array:
+    """Inverse of variance_coordinate."""
+    return np.asarray(VARIANCE_SCALE * np.expm1(z * np.log1p(LARGEST_VARIANCE / VARIANCE_SCALE)))
+
+
+def correlation_at(v: float, y: Array) -> Array:
+    """Inverse of correlation_coordinate for v > 0."""
+    return np.asarray(
+        1 - DISTANCE_SCALE / v * np.expm1(y * np.log1p(v * (1 - LOWEST_CORRELATION) / DISTANCE_SCALE))
+    )
+
+
+def nodes(count: int) -> Array:
+    """Chebyshev-Lobatto nodes on [0, 1], increasing."""
+    return (1 - np.cos(np.pi * np.arange(count) / (count - 1))) / 2
+
+
+def coefficients(values: Array) -> Array:
+    """Chebyshev coefficients of values at the nodes, along every axis."""
+    for axis, count in enumerate(values.shape):
+        inverse = np.linalg.inv(chebyshev.chebvander(2 * nodes(count) - 1, count - 1))
+        values = np.moveaxis(np.tensordot(inverse, values, (1, axis)), 0, axis)
+    return values
 
 
 def averages(name: str) -> dict[str, Array]:

@@ -124,10 +124,7 @@ class Architecture(Shown):
 
     def to_dict(self) -> dict[str, Value]:
         """Return the flat JSON form."""
-        values = {f.name: getattr(self, f.name) for f in fields(self)}
-        if callable(self.activation):
-            values["activation"] = f"callable:{getattr(self.activation, '__qualname__', 'function')}"
-        return {k: list(v) if isinstance(v, tuple) else v for k, v in values.items()}
+        return _flat(self)
 
     @classmethod
     def from_dict(cls, values: Knobs) -> Architecture:
@@ -144,6 +141,13 @@ class Architecture(Shown):
         text = ", ".join(f"{k}={getattr(self, k)!r}" for k in shown)
         name = f" {self.name if len(self.name) <= 80 else f'{self.name[:79]}…'}:" if self.name else ""
         return f"<Architecture{name} {text if len(text) <= 280 else f'{text[:279]}…'}>"
+
+
+def _flat(network: Architecture | Perceptron) -> dict[str, Value]:
+    values = {f.name: getattr(network, f.name) for f in fields(network)}
+    if callable(network.activation):
+        values["activation"] = f"callable:{getattr(network.activation, '__qualname__', 'function')}"
+    return {k: list(v) if isinstance(v, tuple) else v for k, v in values.items()}
 
 
 def _sentences(name: str, values: object) -> tuple[str, ...]:
@@ -196,14 +200,9 @@ PERCEPTRON_KNOBS: dict[str, Knob] = {
     for knob in (
         Knob("activation", "activation", "tanh", KNOBS["activation"].meaning),
         Knob(
-            "weight_variance",
-            "number",
-            1.0,
-            "weight variance times fan-in, sigma_w^2",
-            minimum=0.0,
-            maximum=LARGEST_NUMBER,
+            "weight_variance", "number", 1.0, "weight variance times fan-in, sigma_w^2", 0.0, LARGEST_NUMBER
         ),
-        Knob("bias_variance", "number", 0.0, "bias variance sigma_b^2", minimum=0.0, maximum=LARGEST_NUMBER),
+        Knob("bias_variance", "number", 0.0, "bias variance sigma_b^2", 0.0, LARGEST_NUMBER),
         Knob("depth", "integer", 50, "number of layers", minimum=1, maximum=DEEPEST),
         Knob("width", "integer", 1000, "units per layer", minimum=1, maximum=LARGEST_COUNT),
     )
@@ -241,10 +240,7 @@ class Perceptron:
 
     def to_dict(self) -> dict[str, Value]:
         """Return the JSON form."""
-        values = {f.name: getattr(self, f.name) for f in fields(self)}
-        if callable(self.activation):
-            values["activation"] = f"callable:{getattr(self.activation, '__qualname__', 'function')}"
-        return values
+        return _flat(self)
 
     @classmethod
     def from_dict(cls, values: Knobs) -> Perceptron:

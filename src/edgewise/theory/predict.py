@@ -33,11 +33,11 @@ def predict(
         if start is not None or readout != "token":
             raise BadInput("a perceptron has two inputs and one readout: give start_overlap alone.")
         return predict_perceptron(network, start_overlap)
+    norm: float | None = None
     if isinstance(start, Trace):
         _check_one_start(start, start_overlap)
-        norm, overlap = first_state(start)
-        return predict_transformer(network, None, norm, overlap, readout, progress, closure)
-    return predict_transformer(network, start, None, start_overlap, readout, progress, closure)
+        (norm, start_overlap), start = first_state(start), None
+    return predict_transformer(network, start, norm, start_overlap, readout, progress, closure)
 
 
 def predict_transformer(

@@ -157,31 +157,6 @@ def _padded(values: Array, before: int) -> Array:
 
 
 TABLES_FILE = Path(__file__).with_name("averages.npz")
-SINGLE = 1e-4  # weight below which a component is kept in single precision
-TRUNCATION = 1e-11  # weight below which a component is dropped, and digits of the others, which then compress
-
-
-def factors(table: Array) -> dict[str, Array]:
-    """Return the arrays a table is kept as."""
-    scale = np.abs(table).max(axis=1)
-    left, weights, right = np.linalg.svd(table / scale[:, None], full_matrices=False)
-    parts: dict[str, Array] = {"scale": scale}
-    relative = weights / weights[0]
-    for name, chosen, kind in (
-        ("double", relative >= SINGLE, np.float64),
-        ("single", (relative < SINGLE) & (relative > TRUNCATION), np.float32),
-    ):
-        columns = (left[:, chosen] * np.sqrt(weights[chosen])).astype(kind)
-        rows = (np.sqrt(weights[chosen])[:, None] * right[chosen]).astype(kind)
-        parts[f"{name}_left"] = in_steps(columns, TRUNCATION / np.abs(rows).max(axis=1))
-        parts[f"{name}_right"] = in_steps(rows, TRUNCATION / np.abs(columns).max(axis=0)[:, None])
-    return parts
-
-
-def in_steps(values: Array, step: Array | float) -> Array:
-    """Return multiples of the power of two below `step`: the zeros at the end of their digits compress well."""
-    exact = 2.0 ** np.floor(np.log2(step))
-    return np.asarray(np.round(values.astype(np.float64) / exact) * exact).astype(values.dtype)
 
 
 def product(parts: dict[str, Array]) -> Array:
@@ -375,21 +350,17 @@ class Quadrature:
 
     def _far_chord(self, q: Array, e: Array) -> Array:
         """Its mean over [0, e], point by point."""
-        flat = [
-            self._one_chord(float(v), float(s), self._far_slope_product) for v, s in zip(q, e, strict=True)
-        ]
-        return np.asarray(flat)
+        return np.asarray(np.vectorize(self._one_chord, [float], excluded={2})(q, e, self._far_slope_product))
 
     def slope_product_directly(self, q: Array, e: Array) -> Array:
         """One pair quadrature per point: exact and slow."""
-        flat = [self._one_pair(float(v), float(s)) for v, s in zip(np.ravel(q), np.ravel(e), strict=True)]
-        return np.asarray(flat).reshape(np.shape(q))
+        return np.asarray(np.vectorize(self._one_pair, [float])(q, e))
 
     def chord_directly(self, q: Array, e: Array) -> Array:
         """One integral of pair quadratures per point: exact and very slow."""
-        pairs = zip(np.ravel(q), np.ravel(e), strict=True)
-        flat = [self._one_chord(float(v), float(s), self.slope_product_directly) for v, s in pairs]
-        return np.asarray(flat).reshape(np.shape(q))
+        return np.asarray(
+            np.vectorize(self._one_chord, [float], excluded={2})(q, e, self.slope_product_directly)
+        )
 
     def _one_pair(self, q: float, e: float) -> float:
         sign = 1.0 if e <= 1 else -1.0

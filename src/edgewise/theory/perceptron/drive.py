@@ -92,10 +92,8 @@ def propagate_circle(
     rows = [(q, 2 * np.sin(t / 2) ** 2, q, 1 / q)]
     for _ in range(perceptron.depth):
         q, e, g, k = rows[-1]
-        x1, x2 = (
-            float(chi_1(phi, sw2, q)),
-            (sw2 * float(phi.curvature_square(q)) if phi.is_smooth else float("inf")),
-        )
+        x1 = float(chi_1(phi, sw2, q))
+        x2 = sw2 * float(phi.curvature_square(q)) if phi.is_smooth else float("inf")
         bent = 3 * x2 / x1**2 + k / x1 if x1 > 0 else np.inf
         following = float(length_map(phi, sw2, sb2, q))
         rows.append((following, separation_map(phi, sw2, sb2, np.full_like(e, q), e), x1 * g, bent))

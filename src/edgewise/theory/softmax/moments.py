@@ -69,7 +69,6 @@ class MomentTable:
 
     def __init__(self, tokens: int) -> None:
         self.tokens = tokens
-        self._splines = TokenSplines(tokens)
 
     def overlaps(
         self, variance: ArrayLike, correlation: ArrayLike, budget: SearchBudget | None = None
@@ -107,12 +106,35 @@ class MomentTable:
         return {name: values[name].reshape(shape) for name in names}
 
     def _from_table(self, v: Array, rho: Array, names: Names) -> dict[str, Array]:
+        """Read the table, which holds the mean M of T11 over [0, 1] and the ratio m1/m0 of its partial means.
+
+        S2 = 1/n + v M,  S11 = 1/n + rho v m0,  S2 - S11 = (1 - rho) v m1,  M = rho m0 + (1 - rho) m1,
+        m0 the mean over [0, rho] and m1 over [rho, 1].
+        """
         if not v.size:
             return dict.fromkeys(names, v)
         if names == ("entropy",):
-            return self._splines.entropy(v)
-        few = names == OverlapMoments._fields
-        return self._splines.overlaps(v, rho) if few else self._splines.everything(v, rho)
+            return {
+                "entropy": np.exp(spline_values(_splines(self.tokens, names), (variance_coordinate(v),))[0])
+            }
+        (mean, r2), (ratio, t11) = self._read(v, rho, ROW, PAIR)
+        lower, n = mean / (rho + (1 - rho) * ratio), self.tokens
+        few = {
+            "s2": 1 / n + v * mean,
+            "s11": 1 / n + rho * v * lower,
+            "chord": ratio * lower,
+            "r2": r2,
+            "t11": t11,
+        }
+        if names == OverlapMoments._fields:
+            return few
+        (entropy, s3, s4, row_pairs), (s21, s22, pairs) = self._read(v, rho, MORE_ROW, MORE_PAIR)
+        return few | {"s3": s3, "ss": s4 + row_pairs, "s21": s21, "oo": s22 + pairs, "entropy": entropy}
+
+    def _read(self, v: Array, rho: Array, row: Names, pair: Names) -> tuple[Array, Array]:
+        z, y = variance_coordinate(v), correlation_coordinate(v, rho)
+        rows = spline_values(_splines(self.tokens, row), (z,))
+        return np.exp(rows), np.exp(spline_values(_splines(self.tokens, pair), (z, y)))
 
     @staticmethod
     def _fill(values: dict[str, Array], where: NDArray[np.bool_], part: dict[str, Array]) -> None:
@@ -230,22 +252,10 @@ def variance_coordinate(v: Array) -> Array:
     return np.asarray(np.log1p(v / VARIANCE_SCALE) / np.log1p(LARGEST_VARIANCE / VARIANCE_SCALE))
 
 
-def variance_at(z: Array) -> Array:
-    """Inverse of variance_coordinate."""
-    return np.asarray(VARIANCE_SCALE * np.expm1(z * np.log1p(LARGEST_VARIANCE / VARIANCE_SCALE)))
-
-
 def correlation_coordinate(v: Array, rho: Array) -> Array:
     """y in [0, 1] for rho from 1 down to LOWEST_CORRELATION, at variance v."""
     v = np.maximum(v, 1e-9)  # the limit v -> 0 is (1 - rho) / 1.05
     return np.log1p(v * (1 - rho) / DISTANCE_SCALE) / np.log1p(v * (1 - LOWEST_CORRELATION) / DISTANCE_SCALE)
-
-
-def correlation_at(v: float, y: Array) -> Array:
-    """Inverse of correlation_coordinate for v > 0."""
-    return np.asarray(
-        1 - DISTANCE_SCALE / v * np.expm1(y * np.log1p(v * (1 - LOWEST_CORRELATION) / DISTANCE_SCALE))
-    )
 
 
 def tokens_coordinate(n: Array | float) -> Array:
@@ -258,19 +268,6 @@ def value_at_zero_variance(name: str, n: Array | float) -> Array | float:
     slope = (n - 1) / n**2
     scales = {"mean_t11": slope, "t11": slope, "pairs": slope / n, "s21": n**-2.0, "s22": n**-3.0}
     return (scales | {"ratio": 1.0, "entropy": np.log(n)})[name]
-
-
-def nodes(count: int) -> Array:
-    """Chebyshev-Lobatto nodes on [0, 1], increasing."""
-    return (1 - np.cos(np.pi * np.arange(count) / (count - 1))) / 2
-
-
-def coefficients(values: Array) -> Array:
-    """Chebyshev coefficients of values at the nodes, along every axis."""
-    for axis, count in enumerate(values.shape):
-        inverse = np.linalg.inv(chebyshev.chebvander(2 * nodes(count) - 1, count - 1))
-        values = np.moveaxis(np.tensordot(inverse, values, (1, axis)), 0, axis)
-    return values
 
 
 @lru_cache(maxsize=1)
@@ -290,47 +287,6 @@ def logarithms_on_grid(name: str, tokens: int, z: Array, y: Array) -> Array:
 
 def _basis(position: Array, count: int) -> Array:
     return np.asarray(chebyshev.chebvander(2 * np.atleast_1d(position) - 1, count - 1), dtype=np.float64)
-
-
-class TokenSplines:
-    """Moments for one n in [2, 1e6] at flat arrays of v in [0, 256] and rho in [-0.05, 1]."""
-
-    def __init__(self, tokens: int) -> None:
-        self.tokens = tokens
-
-    def overlaps(self, v: Array, rho: Array) -> dict[str, Array]:
-        """s2, s11, chord, r2, t11 from the mean M of T11 over [0, 1] and the ratio m1/m0 of its partial means.
-
-        S2 = 1/n + v M,  S11 = 1/n + rho v m0,  S2 - S11 = (1 - rho) v m1,  M = rho m0 + (1 - rho) m1,
-        m0 the mean over [0, rho] and m1 over [rho, 1].
-        """
-        (mean, r2), (ratio, t11) = self._values(v, rho, ROW, PAIR)
-        lower = mean / (rho + (1 - rho) * ratio)
-        n = self.tokens
-        return {
-            "s2": 1 / n + v * mean,
-            "s11": 1 / n + rho * v * lower,
-            "chord": ratio * lower,
-            "r2": r2,
-            "t11": t11,
-        }
-
-    def entropy(self, v: Array) -> dict[str, Array]:
-        """Return the row entropy alone."""
-        z = variance_coordinate(v)
-        return {"entropy": np.exp(spline_values(_splines(self.tokens, ("entropy",)), (z,))[0])}
-
-    def everything(self, v: Array, rho: Array) -> dict[str, Array]:
-        """All ten moments."""
-        (entropy, s3, s4, row_pairs), (s21, s22, pairs) = self._values(v, rho, MORE_ROW, MORE_PAIR)
-        more = {"s3": s3, "ss": s4 + row_pairs, "s21": s21, "oo": s22 + pairs, "entropy": entropy}
-        return self.overlaps(v, rho) | more
-
-    def _values(self, v: Array, rho: Array, row: Names, pair: Names) -> tuple[Array, Array]:
-        z, y = variance_coordinate(v), correlation_coordinate(v, rho)
-        rows = spline_values(_splines(self.tokens, row), (z,))
-        pairs = spline_values(_splines(self.tokens, pair), (z, y))
-        return np.exp(rows), np.exp(pairs)
 
 
 @lru_cache(maxsize=256)
