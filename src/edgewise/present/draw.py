@@ -84,6 +84,7 @@ ROLES: dict[str, dict[str, Any]] = {
     "second_boundary": {"linestyle": (0, (3, 2)), "linewidth": 2.2},  # the two edges often lie on each other
     "orbit": {"linestyle": "-", "linewidth": 1.6, "marker": "o", "markersize": 3.0},
 }
+DOT: dict[str, Any] = {"edgecolor": INK, "linewidth": 0.6, "s": 42}
 MARKS: dict[str, dict[str, Any]] = {
     "here": {"marker": "*", "s": 190.0, "facecolor": "white", "edgecolor": INK, "linewidth": 1.2},
     "stable": {"marker": "o", "s": 70.0, "facecolor": INK, "edgecolor": "white", "linewidth": 1.2},
@@ -272,17 +273,7 @@ def _background(axes: Axes, background: Map, dots: Dots | None = None) -> None:
     signed = TwoSlopeNorm(0.0, -background.limit, background.limit)
     mesh = axes.pcolormesh(*plane, cmap=DIVERGING, norm=signed, shading="nearest", rasterized=True)
     if dots is not None:
-        axes.scatter(
-            dots.x,
-            dots.y,
-            c=dots.values,
-            cmap=DIVERGING,
-            norm=signed,
-            edgecolor=INK,
-            linewidth=0.6,
-            s=42,
-            label=dots.label,
-        )
+        axes.scatter(dots.x, dots.y, c=dots.values, cmap=DIVERGING, norm=signed, label=dots.label, **DOT)
     axes.figure.colorbar(mesh, ax=axes, label=background.label, pad=0.02, extend="both")
 
 
@@ -290,19 +281,8 @@ def _arrows(axes: Axes, arrows: Arrows) -> None:
     fastest = max(float(np.nanmax(arrows.speed)), 1e-12)
     norm = LogNorm(fastest * 1e-4, fastest, clip=True)
     colors = ListedColormap(matplotlib.colormaps[SPEED](np.linspace(0.0, 0.8, 128)))  # without its pale end
-    quiver = axes.quiver(
-        arrows.x,
-        arrows.y,
-        arrows.u,
-        arrows.v,
-        arrows.speed,
-        cmap=colors,
-        norm=norm,
-        pivot="mid",
-        angles="uv",
-        scale=28,
-        width=0.005,
-    )
+    field = (arrows.x, arrows.y, arrows.u, arrows.v, arrows.speed)
+    quiver = axes.quiver(*field, cmap=colors, norm=norm, pivot="mid", angles="uv", scale=28, width=0.005)
     axes.figure.colorbar(quiver, ax=axes, label=arrows.label, pad=0.02)
 
 

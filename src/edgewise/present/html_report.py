@@ -69,14 +69,9 @@ def _sections(subject: ReportSubject) -> Iterator[Html | None]:
     network = None if subject.trace is None else subject.trace.architecture
     if network is not None:
         yield section("The description", *map(html.table_html, description_card(network).tables))
-    if subject.command:
-        yield section("Repeat it", element("pre", subject.command, tabindex="0"))
-    elif network is not None:
-        lines = code_lines(network, verdict.readout or "token")
-        yield section("Repeat it", element("pre", lines, tabindex="0"))
-    else:
-        alone = "This report was written from a verdict alone, without its trace."
-        yield section("Repeat it", element("p", alone))
+    repeat = subject.command or (network and code_lines(network, verdict.readout or "token"))
+    alone = element("p", "This report was written from a verdict alone, without its trace.")
+    yield section("Repeat it", element("pre", repeat, tabindex="0") if repeat else alone)
     yield html.foot(PACKAGES[: 3 if verdict.profile.measured else 1], verdict.source)
 
 

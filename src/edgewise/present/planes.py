@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import html
 import json
 import math
@@ -23,6 +21,7 @@ from edgewise.files import Document, json_values, whole_file
 from edgewise.nouns.architecture import Perceptron
 from edgewise.nouns.card import Arrows, Curve, Map, Marker, Panel
 from edgewise.present.figures import Sheet, finite_limit
+from edgewise.present.html import digest
 from edgewise.theory.averages.activation_averages import activation
 from edgewise.theory.perceptron.edge_of_chaos import boundary, length_fixed_point
 from edgewise.theory.perceptron.maps import summary
@@ -48,32 +47,19 @@ def phase_diagram(diagram: PhaseDiagram) -> Sheet:
     if diagram.outcome is None:
         raise BadInput("this diagram was not judged; edgewise.phase_diagram makes one that is.")
     limit = finite_limit([diagram.near_angle, diagram.near_gradient])
-    angle = Map("log-rate per block", diagram.x, diagram.y, diagram.near_angle, limit)
-    gradient = Map("log-rate per block", diagram.x, diagram.y, diagram.near_gradient, limit)
     outcome = Map("", diagram.x, diagram.y, np.asarray(diagram.outcome, float), classes=OUTCOME_NAMES)
     shares = [f"{name} {np.mean(diagram.outcome == k):.0%}" for k, name in enumerate(OUTCOME_NAMES)]
-    panels = (
-        _panel(
-            diagram,
-            "angle exponent of near tokens",
-            angle,
-            ("angle",),
-            _at_marker(diagram, diagram.near_angle),
-        ),
-        _panel(
-            diagram,
-            "gradient exponent of near tokens",
-            gradient,
-            ("gradient",),
-            _at_marker(diagram, diagram.near_gradient),
-        ),
-        _panel(diagram, "outcome", outcome, ("angle", "gradient"), ", ".join(shares)),
-    )
+    panels = []
+    for name, values in (("angle", diagram.near_angle), ("gradient", diagram.near_gradient)):
+        background = Map("log-rate per block", diagram.x, diagram.y, values, limit)
+        note = _at_marker(diagram, values)
+        panels.append(_panel(diagram, f"{name} exponent of near tokens", background, (name,), note))
+    panels.append(_panel(diagram, "outcome", outcome, ("angle", "gradient"), ", ".join(shares)))
     network = diagram.architecture
     title = f"{_name(diagram)}, {network.depth} blocks: where it trains"
     size = f"n = {network.tokens:,} tokens, d = {network.width:,}"
     scale = f"theory, {size}, {len(diagram.x)} × {len(diagram.y)} networks"
-    return Sheet(title, panels, scale + (" (extrapolated)" if diagram.extrapolated else ""))
+    return Sheet(title, tuple(panels), scale + (" (extrapolated)" if diagram.extrapolated else ""))
 
 
 def _panel(diagram: PhaseDiagram, title: str, background: Map, edges: tuple[str, ...], note: str) -> Panel:
@@ -278,9 +264,7 @@ class Relief:
 
 
 def landscape(planes: Plane | Mapping[str, Plane], title: str = "", shared_scale: bool = True) -> Relief:
-    """Return one plane, or several by name; with a shared scale their heights can be compared, else each has
-    its own.
-    """
+    """Return one plane, or several by name; with a shared scale their heights can be compared."""
     named = _named(planes, 2)
     heights = np.concatenate([_finite(plane.losses) for plane in named.values()])
     limits = (float(heights.min()), float(heights.max())) if shared_scale else (np.nan, np.nan)
@@ -337,17 +321,15 @@ def _range(plane: Plane) -> tuple[float, float]:
 
 def _surface(axes: Any, plane: Plane, name: str, limits: tuple[float, float]) -> None:
     heights = np.where(np.isfinite(plane.losses), plane.losses, np.nan)
-    axes.plot_surface(
-        *np.meshgrid(plane.x, plane.y),
-        heights,
-        cmap=HEIGHTS,
-        vmin=limits[0],
-        vmax=limits[1],
-        linewidth=0.2,
-        edgecolor="#00000030",
-        rcount=len(plane.y),
-        ccount=len(plane.x),
-    )
+    scale = {
+        "cmap": HEIGHTS,
+        "vmin": limits[0],
+        "vmax": limits[1],
+        "linewidth": 0.2,
+        "edgecolor": "#00000030",
+    }
+    counts = {"rcount": len(plane.y), "ccount": len(plane.x)}
+    axes.plot_surface(*np.meshgrid(plane.x, plane.y), heights, **scale, **counts)
     axes.set_zlim(*_apart(limits))
     axes.set_title(name or "loss", loc="left")
     axes.tick_params(labelsize=7, pad=-2)
@@ -411,14 +393,9 @@ def script_json(data: object) -> str:
 
 def policy(template: str) -> str:
     """Nothing is loaded or sent; only the script and the style of the template run."""
-    script, style = (_source(template, f"<{tag}>", f"</{tag}>") for tag in ("script", "style"))
+    parts = (template.partition(f"<{tag}>")[2].partition(f"</{tag}>")[0] for tag in ("script", "style"))
+    script, style = map(digest, parts)
     return f"default-src 'none'; script-src {script}; style-src {style}; base-uri 'none'; form-action 'none'"
-
-
-def _source(template: str, start: str, end: str) -> str:
-    """'sha256-...' of the text between two tags."""
-    text = template.partition(start)[2].partition(end)[0]
-    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
 
 
 def _data(name: str, plane: Plane) -> Document:

@@ -16,9 +16,7 @@ from edgewise.rehearsal.rate import Rate, Rehearsal, cost, edge, format_rate, ow
 
 
 def learning_rates(rate: Rate) -> Sheet:
-    """Return three panels over the rate: loss after a rehearsal, change of the last stream per step,
-    separation of tokens.
-    """
+    """Return three panels over the rate: fresh loss, change of the last stream per step, separation of tokens."""
     scale = f"{rate.optimizer}, {len(rate.rehearsals)} rehearsals of {rate.steps} steps on copies, {rate.passes} steps"
     return Sheet(_title(rate), (_loss(rate), _stream(rate), _separation(rate)), scale)
 

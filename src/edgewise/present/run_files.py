@@ -171,9 +171,7 @@ DECADES = 1.3  # from this span on a scale is logarithmic
 
 
 def picture(columns: Sequence[str], rows: RunRows, statistic: str | None) -> Document:
-    """Return the heat map of one statistic with its extreme line, and the loss; numbers that are not finite
-    are null.
-    """
+    """Return the heat map of one statistic with its extreme line, and the loss; not finite is null."""
     by_step = np.argsort(rows.step, kind="stable")
     rows = RunRows(rows.step[by_step], rows.time[by_step], rows.values[by_step], rows.damaged)
     places = _places(columns, rows)

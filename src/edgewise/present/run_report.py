@@ -18,19 +18,6 @@ from edgewise.monitor.storage import RunRows
 from edgewise.nouns.card import Card, CardTable, Curve, Panel
 from edgewise.nouns.verdict import Outcome, finite
 from edgewise.present import html, run_files
-from edgewise.present.html import (
-    Html,
-    answer,
-    element,
-    figure,
-    glyph,
-    join,
-    prose,
-    section,
-    sentence_case,
-    sentences,
-    table,
-)
 from edgewise.present.run_files import FIRST, picture
 
 CURVES = (
@@ -120,21 +107,21 @@ def page(subject: RunSubject) -> str:
     return html.document(f"{subject.name}: {subject.headline} · edgewise report", _sections(subject))
 
 
-def _sections(subject: RunSubject) -> Iterator[Html | None]:
+def _sections(subject: RunSubject) -> Iterator[html.Html | None]:
     card = subject_card(subject)
     yield html.header(card.title, card.source)
-    yield answer(card)
-    yield sentences(card)
+    yield html.answer(card)
+    yield html.sentences(card)
     if subject.cards:
         left = subject.raised - len(subject.cards)
         text = f"and {count(left)} more than the {MOST_ALARMS} shown; edgewise alarms prints them all"
-        further = element("p", text, class_="meta") if left > 0 else None
-        yield section("Alarms", *(_alarm(alarm) for alarm in subject.cards), further)
-    if (drawn := figure(card, CAPTION)) is not None:
-        yield section("Through the steps", drawn, _numbers(subject.curves))
-    yield section("The run", table(("What", "Value"), _facts(subject), "knobs"))
+        further = html.element("p", text, class_="meta") if left > 0 else None
+        yield html.section("Alarms", *(_alarm(alarm) for alarm in subject.cards), further)
+    if (drawn := html.figure(card, CAPTION)) is not None:
+        yield html.section("Through the steps", drawn, _numbers(subject.curves))
+    yield html.section("The run", html.table(("What", "Value"), _facts(subject), "knobs"))
     if subject.command:
-        yield section("Repeat it", element("pre", subject.command, tabindex="0"))
+        yield html.section("Repeat it", html.element("pre", subject.command, tabindex="0"))
     yield html.foot(("numpy",))
 
 
@@ -142,24 +129,28 @@ def _lower(text: str) -> str:
     return text[:1].lower() + text[1:]
 
 
-def _alarm(card: Document) -> Html:
+def _alarm(card: Document) -> html.Html:
     """Return the paragraph of an alarm: what was seen, what moved first and then, what it means, what to try."""
     since = "" if card["since"] == card["step"] else f", since step {count(card['since'])}"
     moved = [("First", card["first"]), *(("Then", line) for line in card["then"])] if card["first"] else []
     cause = [("Cause", card["cause"])] if card["cause"] else []
     lines = [*cause, *moved, ("Means", card["means"]), ("Try", card["try"])]
     if card["could_be"]:
-        lines.append(("Could be", sentence_case("; ".join(card["could_be"]))))
+        lines.append(("Could be", html.sentence_case("; ".join(card["could_be"]))))
     if card["ruled_out"]:
-        lines.append(("Ruled out", sentence_case("; ".join(card["ruled_out"]))))
-    pairs = (join(element("dt", name), element("dd", prose(text))) for name, text in lines)
-    head = element(
+        lines.append(("Ruled out", html.sentence_case("; ".join(card["ruled_out"]))))
+    pairs = (
+        html.join(html.element("dt", name), html.element("dd", html.prose(text))) for name, text in lines
+    )
+    head = html.element(
         "h3",
-        glyph(Outcome.FAILS if card["failing"] else Outcome.RISKY),
+        html.glyph(Outcome.FAILS if card["failing"] else Outcome.RISKY),
         f"Step {count(card['step'])}: {_lower(card['title'])}{since}",
         class_="fails" if card["failing"] else "risky",
     )
-    return element("article", head, element("p", prose(card["what"])), element("dl", *pairs))
+    return html.element(
+        "article", head, html.element("p", html.prose(card["what"])), html.element("dl", *pairs)
+    )
 
 
 def run_card(run: Run) -> Card:
@@ -203,7 +194,7 @@ def subject_card(subject: RunSubject) -> Card:
     )
 
 
-def _numbers(curves: Sequence[Document]) -> Html:
+def _numbers(curves: Sequence[Document]) -> html.Html:
     """Every curve in figures, with the range that is usual."""
     rows = []
     for curve in curves:
@@ -211,7 +202,7 @@ def _numbers(curves: Sequence[Document]) -> Html:
         if values:
             ends = (values[0], min(values), max(values), values[-1])
             rows.append((_named(curve), *(f"{value:.4g}" for value in ends), _usual(*curve["healthy"])))
-    return table(
+    return html.table(
         ("Curve", "First", "Smallest", "Largest", "Last", "Usual"), rows, "numbers", "Curves in figures"
     )
 
@@ -321,11 +312,11 @@ def _card(alarm: Alarm) -> Document:
         "title": title,
         "failing": alarm.failing,
         "what": _short(alarm.what),
-        "cause": sentence_case(_short(alarm.cause)),
+        "cause": html.sentence_case(_short(alarm.cause)),
         "could_be": [_short(t) for t in alarm.could_be],
         "module": _short(alarm.module),
-        "first": sentence_case(_short(alarm.first)),
-        "then": [sentence_case(_short(line)) for line in alarm.order[1:4]],
+        "first": html.sentence_case(_short(alarm.first)),
+        "then": [html.sentence_case(_short(line)) for line in alarm.order[1:4]],
         "means": MEANING[alarm.kind],
         "try": _short(alarm.try_next),
         "ruled_out": [_short(t) for t in alarm.ruled_out],

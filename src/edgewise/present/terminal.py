@@ -84,9 +84,7 @@ def show_measurement(
     seconds: float,
     detail: Detail = Detail.SCREEN,
 ) -> None:
-    """Print the screen of the verdict, errors in the weights first; then the numbers beside theory and the
-    whole audit.
-    """
+    """Print the screen of the verdict, errors in the weights first; the numbers beside theory; the audit."""
     out = console()
     more = "" if detail else _more(detail, "measure")
     card = verdict_card(verdict, seconds=seconds, lead=leading(audit), more=more)
