@@ -18,23 +18,7 @@ from edgewise import __version__, verbs
 from edgewise.arrays import Array
 from edgewise.critical.phase_diagram import Lines, PhaseDiagram
 from edgewise.errors import BadInput
-from edgewise.explorer.requests import (
-    CHOICES,
-    DEEPEST,
-    LARGEST_GRID,
-    LONGEST,
-    LONGEST_WITH_POSITIONS,
-    KnobAxis,
-    MapRequest,
-    NetworkSource,
-    PageRequest,
-    PointRequest,
-    axes_of,
-    from_config,
-    moved,
-    read,
-    span_of,
-)
+from edgewise.explorer import requests
 from edgewise.files import Document
 from edgewise.judgement.grid import judged_diagram
 from edgewise.judgement.outcome import OUTCOME_BANDS, tried
@@ -62,7 +46,7 @@ LABELS = {
     "mlp_skip": "multiplier of the skip around the MLP",
     "embedding_norm": "mean square at the input",
 }
-MOST_STEPS = 64 * LARGEST_GRID**2  # blocks times points: more would keep a reader waiting
+MOST_STEPS = 64 * requests.LARGEST_GRID**2  # blocks times points: more would keep a reader waiting
 LEVELS = (OUTCOME_BANDS.fails_up_to, OUTCOME_BANDS.trains_from)
 WIDTHS = (256, 128, 64)  # of what is drawn: theory is of wide networks, and these answer in seconds
 MOST_WORK = 24 * 256 * 256**2  # blocks times tokens times squared width
@@ -70,9 +54,9 @@ LONGEST_SIMULATED = 512  # tokens
 MOST_FIXES, MOST_DEPTHS = 3, 12
 DEEPEST_WITH_POSITIONS = 96  # blocks: mask and positions are followed token by token
 # blocks times squared tokens of one question, with a mask or positions: seconds
-MOST_DEPTH_WORK = DEEPEST * 64**2
-MOST_BLOCKS = 8 * DEEPEST  # of one question without them
-Depth = Annotated[int, Field(ge=1, le=DEEPEST)]
+MOST_DEPTH_WORK = requests.DEEPEST * 64**2
+MOST_BLOCKS = 8 * requests.DEEPEST  # of one question without them
+Depth = Annotated[int, Field(ge=1, le=requests.DEEPEST)]
 
 
 def as_bytes(value: object) -> bytes:
@@ -94,10 +78,10 @@ def as_json(function: Callable[[R], object], wanted: R) -> bytes:
 
 def ready() -> bytes:
     """Load what the first reader would wait for."""
-    source = NetworkSource(preset="transformer", depth=2, tokens=4)
-    x, y = (KnobAxis(knob=knob, low=0.5, high=1.0) for knob in ("mlp_in_gain", "attention_branch"))
-    as_json(point, PointRequest(source=source))
-    return as_json(map_answer, MapRequest(source=source, points=2, x=x, y=y))
+    source = requests.NetworkSource(preset="transformer", depth=2, tokens=4)
+    x, y = (requests.KnobAxis(knob=knob, low=0.5, high=1.0) for knob in ("mlp_in_gain", "attention_branch"))
+    as_json(point, requests.PointRequest(source=source))
+    return as_json(map_answer, requests.MapRequest(source=source, points=2, x=x, y=y))
 
 
 def catalogue() -> Document:
@@ -108,12 +92,14 @@ def catalogue() -> Document:
         "version": __version__,
         "api": API,
         "presets": ["transformer", *preset_names()],
-        "knobs": [{"name": name, "label": LABELS[name], "meaning": KNOBS[name].meaning} for name in CHOICES],
+        "knobs": [
+            {"name": name, "label": LABELS[name], "meaning": KNOBS[name].meaning} for name in requests.CHOICES
+        ],
         "limits": {
-            "depth": DEEPEST,
-            "tokens": LONGEST,
-            "points": LARGEST_GRID,
-            "tokens_with_positions": LONGEST_WITH_POSITIONS,
+            "depth": requests.DEEPEST,
+            "tokens": requests.LONGEST,
+            "points": requests.LARGEST_GRID,
+            "tokens_with_positions": requests.LONGEST_WITH_POSITIONS,
         },
     }
 
@@ -121,9 +107,9 @@ def catalogue() -> Document:
 def description(network: Architecture, source_tokens: int | None = None) -> Document:
     """Return a network on the page: its name, sizes, and the axes it can be moved along."""
     axes = []
-    for name in axes_of(network):
+    for name in requests.axes_of(network):
         value = float(getattr(network, name))
-        low, high = span_of(name, value)
+        low, high = requests.span_of(name, value)
         axes.append({"knob": name, "label": LABELS[name], "low": low, "high": high, "value": value})
     return {
         "name": network.name or "transformer",
@@ -149,18 +135,18 @@ def _note(network: Architecture, source_tokens: int | None) -> str:
     return text
 
 
-def own_tokens(source: NetworkSource) -> int | None:
+def own_tokens(source: requests.NetworkSource) -> int | None:
     """Return the length that the source itself has if the page may follow a shorter one, else None."""
     if source.tokens is not None:
         return None
     if source.preset is not None:
         return getattr(describe(source.preset), "tokens", None)
-    return from_config(source.config or "", source.name, source.depth, None).tokens
+    return requests.from_config(source.config or "", source.name, source.depth, None).tokens
 
 
-def map_answer(wanted: MapRequest) -> Document:
+def map_answer(wanted: requests.MapRequest) -> Document:
     """Return colors, and lines as pairs of coordinates."""
-    result = share_map(read(wanted.source), wanted.axes, wanted.points, wanted.readout)
+    result = share_map(requests.read(wanted.source), wanted.axes, wanted.points, wanted.readout)
     diagram = result.diagram
     return {
         "x": axis_of(diagram.x_name, diagram.x),
@@ -205,11 +191,9 @@ def caption(result: ShareMap) -> str:
     return " ".join(parts)
 
 
-def point(wanted: PointRequest) -> Document:
-    """Return the exact verdict of one network with its curves, and its fixes if they are requested, which take
-    longer.
-    """
-    network = moved(wanted)
+def point(wanted: requests.PointRequest) -> Document:
+    """Return the exact verdict of one network with its curves, and its fixes if they are requested."""
+    network = requests.moved(wanted)
     trace = verbs.predict(network, readout=wanted.readout)
     verdict = verbs.judge(trace)
     answer = screen_parts(verdict) | {
@@ -249,7 +233,9 @@ def fixes(verdict: Verdict, network: Architecture) -> Document:
     remedies = () if healthy else verdict.remedies
     rows = []
     for remedy in remedies[:3]:  # with the knobs it sets if all are numbers that the map may have as axes
-        moved = {k: v for k, v in remedy.changes.items() if isinstance(v, (int, float)) and k in CHOICES}
+        moved = {
+            k: v for k, v in remedy.changes.items() if isinstance(v, (int, float)) and k in requests.CHOICES
+        }
         whole = len(moved) == len(remedy.changes) and all(hasattr(network, name) for name in moved)
         rows.append(
             {
@@ -264,9 +250,9 @@ def fixes(verdict: Verdict, network: Architecture) -> Document:
     return {"rows": rows, "advice": advice, "healthy": healthy}
 
 
-def report(wanted: PointRequest) -> str:
+def report(wanted: requests.PointRequest) -> str:
     """Return the page of `edgewise report` for one network."""
-    trace = verbs.predict(moved(wanted), readout=wanted.readout)
+    trace = verbs.predict(requests.moved(wanted), readout=wanted.readout)
     verdict = verbs.judge(trace)
     return page(ReportSubject(verdict, trace, after=after_fix(verdict, trace)))
 
@@ -293,8 +279,8 @@ def share_map(
 
 def affordable(points: int, depth: int) -> int:
     """Return how many points on an axis are answered in a few seconds."""
-    if not 2 <= points <= LARGEST_GRID:
-        raise BadInput(f"points must be from 2 to {LARGEST_GRID}, got {points}.")
+    if not 2 <= points <= requests.LARGEST_GRID:
+        raise BadInput(f"points must be from 2 to {requests.LARGEST_GRID}, got {points}.")
     return max(2, min(points, int((MOST_STEPS / depth) ** 0.5)))
 
 
@@ -306,7 +292,7 @@ def levels_of(x: Array, y: Array, share: Array) -> dict[float, Lines]:
     return {level: [np.asarray(line) for line in contours.lines(level)] for level in LEVELS}
 
 
-class SimulateRequest(PointRequest):
+class SimulateRequest(requests.PointRequest):
     """Where the dot is, and which random network."""
 
     seed: Annotated[int, Field(ge=0, lt=2**31)] = 0
@@ -316,7 +302,7 @@ def simulate(wanted: SimulateRequest) -> Document:
     """Return the three curves of one random network, and how it differs from the description."""
     from edgewise.nets.build import simulated
 
-    network = moved(wanted)
+    network = requests.moved(wanted)
     drawn = narrower(network)
     with np.errstate(all="ignore"):
         orbit = simulated(drawn, seed=wanted.seed)
@@ -360,10 +346,10 @@ def narrower(network: Architecture) -> Architecture:
     return network.replace(**{name: value for name, value in changes.items() if name not in absent})
 
 
-class FixesRequest(PageRequest):
+class FixesRequest(requests.PageRequest):
     """The depth at which fixes are looked for is that of the source."""
 
-    source: NetworkSource
+    source: requests.NetworkSource
     readout: Literal["token", "pooled"] = "token"
 
 
@@ -387,9 +373,9 @@ class LimitRequest(FixesRequest):
 def depth_answer(wanted: DepthRequest) -> Document:
     """Return the share at each depth, with its range and the outcome."""
     low, high = tried()["depth"]
-    _check_work(read(wanted.source), sum(wanted.depths))
+    _check_work(requests.read(wanted.source), sum(wanted.depths))
     rows = [_row(wanted, each) for each in wanted.depths]
-    deepest = DEEPEST if read(wanted.source).symmetric else DEEPEST_WITH_POSITIONS
+    deepest = requests.DEEPEST if requests.read(wanted.source).symmetric else DEEPEST_WITH_POSITIONS
     return {"rows": rows, "tried": [low, high], "deepest": deepest}
 
 
@@ -414,7 +400,7 @@ def _check_work(network: Architecture, blocks: int) -> None:
 
 def _network(wanted: DepthRequest | LimitRequest, blocks: int) -> Architecture:
     """Return the source at another depth; a config decides itself what follows from its depth."""
-    network = read(wanted.source.model_copy(update={"depth": blocks}))
+    network = requests.read(wanted.source.model_copy(update={"depth": blocks}))
     if wanted.fix is None:
         return network
     chosen = wanted.source.model_copy(update={"depth": wanted.at or wanted.source.depth})
@@ -434,18 +420,16 @@ def depth_fixes(wanted: FixesRequest) -> Document:
 
 @lru_cache(maxsize=64)
 def _fixes(source: str, readout: str) -> tuple[Remedy, ...]:
-    network = read(NetworkSource.model_validate_json(source))
+    network = requests.read(requests.NetworkSource.model_validate_json(source))
     return tuple(verbs.judge(verbs.predict(network, readout=readout)).remedies[:MOST_FIXES])
 
 
 def depth_limit(wanted: LimitRequest) -> Document:
-    """Return the deepest network that trains, in a sentence: the way between two depths is halved at most eight
-    times.
-    """
+    """Return the deepest network that trains: the way between two depths is halved at most eight times."""
     trains, above = wanted.trains, wanted.above
     if trains is not None and above is not None and trains >= above:
         raise BadInput(f"trains = {trains} must be less than above = {above}.")
-    _check_work(read(wanted.source), above or 1)
+    _check_work(requests.read(wanted.source), above or 1)
     rows = []
     while trains is not None and above is not None and above - trains > 1:
         rows.append(_row(wanted, (trains + above) // 2))

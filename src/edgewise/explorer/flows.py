@@ -78,9 +78,7 @@ async def flow(wanted: FlowRequest) -> Response:
 
 @lru_cache(maxsize=1)
 def plain_block() -> Architecture:
-    """Return a block whose skips shrink as its branches grow, so that every state stays of one size [Cowsik 2024,
-    fig. 1].
-    """
+    """Return a block whose skips shrink as its branches grow: states stay of one size [Cowsik 2024, fig. 1]."""
     pair = {**_values("attention_strength", 0.5), **_values("mlp_strength", 0.8)}
     return transformer(depth=24, tokens=64, activation="tanh", **pair).replace(name="a plain block")
 
@@ -146,9 +144,7 @@ def shown(network: Architecture) -> list[str]:
 
 
 def drawing(network: Architecture, start: Start) -> Document:
-    """Return paths, the last one from `start`, fixed points, a grid of arrows that holds them all, and what they
-    say.
-    """
+    """Return paths, the last one from `start`, fixed points, a grid of arrows that holds them all, a reading."""
     overlaps, norms = (*STARTS, start.overlap), (*(network.embedding_norm for _ in STARTS), start.norm)
     paths, points = orbits(network, overlaps, norms, tabulated=True), asymptotics(network).fixed_points
     low, high = extent(paths, points)
@@ -325,9 +321,7 @@ def simplex_answer(wanted: SimplexRequest) -> Document:
 
 
 def row_paths(wanted: SimplexRequest) -> tuple[dict[str, Array], float, float]:
-    """Return log rows (times, 3) of the gradient with these keys, of its decoupled limit and of the natural
-    gradient.
-    """
+    """Return log rows (times, 3) of the gradient with these keys, its decoupled limit, the natural gradient."""
     import torch
 
     from edgewise.laboratory.replicator import coherence, follow, orthogonal_keys

@@ -58,13 +58,8 @@ def axes_of(architecture: Architecture) -> list[str]:
 
 def span_of(name: str, value: float) -> tuple[float, float]:
     """Return the range of an axis: from nothing to well beyond the network's own value."""
-    usual = {
-        "attention_branch": 1.25,
-        "mlp_branch": 1.25,
-        "attention_skip": 1.25,
-        "mlp_skip": 1.25,
-        "mlp_bias": 1.0,
-    }
+    multipliers = ("attention_branch", "mlp_branch", "attention_skip", "mlp_skip")
+    usual = {**dict.fromkeys(multipliers, 1.25), "mlp_bias": 1.0}
     high = max(usual.get(name, 3.0), _nice(1.5 * value))
     return (0.0 if name in usual else high / 60), high
 
@@ -99,9 +94,7 @@ def network(
 
 
 def from_config(text: str, name: str, depth: int | None, tokens: int | None) -> Architecture:
-    """Return a config of Hugging Face of a hand-written family, or a file of knobs: nothing is built, nothing is
-    run.
-    """
+    """Return a Hugging Face config of a hand-written family, or a file of knobs; nothing is built or run."""
     if len(text) > LARGEST_CONFIG:
         raise BadInput(f"{name} has {len(text):,} letters; a config has at most {LARGEST_CONFIG:,}.")
     values = read_json(text, name)
@@ -123,9 +116,7 @@ def from_config(text: str, name: str, depth: int | None, tokens: int | None) -> 
 
 
 def limited(description: Any, tokens: int | None) -> Architecture:
-    """Return what is answered at once: raise beyond the limits, shorten the source unless it names a
-    length.
-    """
+    """Return what is answered at once: raise beyond the limits, shorten a source without a length."""
     assert isinstance(description, Architecture)
     longest = LONGEST if description.symmetric else LONGEST_WITH_POSITIONS
     usual = LONGEST if description.symmetric else usual_length(description.depth)

@@ -141,6 +141,12 @@ async def waited(jobs: Sequence[Computation], request: HttpRequest) -> list[byte
             result.cancel()
 
 
+def attachment(text: str, name: str, kind: str = "html") -> Response:
+    """Send a text as a file of that name."""
+    headers = {"content-disposition": f'attachment; filename="{name}"'}
+    return Response(text, media_type=f"text/{kind}; charset=utf-8", headers=headers)
+
+
 def json_reply(content: bytes) -> Response:
     """Send JSON that is text already."""
     return Response(content, media_type="application/json")

@@ -20,7 +20,7 @@ from starlette.requests import Request as HttpRequest
 from edgewise.errors import BadInput
 from edgewise.explorer.answers import as_bytes
 from edgewise.explorer.requests import PageRequest, from_config
-from edgewise.explorer.responses import ERRORS, in_turn, json_reply
+from edgewise.explorer.responses import ERRORS, attachment, in_turn, json_reply
 from edgewise.files import Document, read_arrays, read_json
 from edgewise.monitor.read_run import Run, ended
 from edgewise.present import run_files, run_report
@@ -76,17 +76,13 @@ def run(wanted: RunRequest, request: HttpRequest) -> Response:
 @router.post("/run/table", responses=ERRORS, response_class=Response)
 def table(wanted: TableRequest, request: HttpRequest) -> Response:
     """Return the rows of a run as a CSV file."""
-    text = in_turn(lambda: csv(folder_of(request), wanted))
-    headers = {"content-disposition": 'attachment; filename="rows.csv"'}
-    return Response(text, media_type="text/csv; charset=utf-8", headers=headers)
+    return attachment(in_turn(lambda: csv(folder_of(request), wanted)), "rows.csv", "csv")
 
 
 @router.post("/run/report", responses=ERRORS, response_class=Response)
 def report(wanted: TableRequest, request: HttpRequest) -> Response:
     """Return the report of a run, as a file: the page of `edgewise report RUN`."""
-    text = in_turn(lambda: report_page(folder_of(request), wanted))
-    headers = {"content-disposition": 'attachment; filename="report.html"'}
-    return Response(text, media_type="text/html; charset=utf-8", headers=headers)
+    return attachment(in_turn(lambda: report_page(folder_of(request), wanted)), "report.html")
 
 
 @router.get("/run/stream", responses=ERRORS, response_class=StreamingResponse)

@@ -31,7 +31,16 @@ from edgewise.explorer import answers, flows, landscape, papers, perceptron_view
 from edgewise.explorer.answers import DepthRequest, FixesRequest, LimitRequest, SimulateRequest
 from edgewise.explorer.positions_map import events, refuse_without_positions
 from edgewise.explorer.requests import AxesRequest, MapRequest, NetworkSource, PointRequest, moved, read
-from edgewise.explorer.responses import ERRORS, by_thread, by_worker, close_workers, here, pieces, points
+from edgewise.explorer.responses import (
+    ERRORS,
+    attachment,
+    by_thread,
+    by_worker,
+    close_workers,
+    here,
+    pieces,
+    points,
+)
 from edgewise.files import Document
 
 VIEWS = (flows, perceptron_view, runs, landscape, papers)  # beside that of networks
@@ -158,9 +167,9 @@ async def point(wanted: PointRequest, request: HttpRequest) -> Response:
 @router.post("/report", responses=ERRORS, response_class=Response)
 async def report(wanted: PointRequest, request: HttpRequest) -> Response:
     """Return the report of one network, as a file."""
-    text = json.loads(bytes((await _described(request, answers.report, wanted)).body))
-    headers = {"content-disposition": 'attachment; filename="report.html"'}
-    return Response(text, media_type="text/html; charset=utf-8", headers=headers)
+    return attachment(
+        json.loads(bytes((await _described(request, answers.report, wanted)).body)), "report.html"
+    )
 
 
 @router.post("/simulate", responses=ERRORS)
