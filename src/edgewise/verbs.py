@@ -166,14 +166,9 @@ def compare(
     networks = describe(first), describe(second)
     one, other = (
         predict(
-            network,
-            start=start,
-            start_overlap=start_overlap,
-            readout=readout,
-            progress=progress,
-            closure=closure,
+            n, start=start, start_overlap=start_overlap, readout=readout, progress=progress, closure=closure
         )
-        for network in networks
+        for n in networks
     )
     return Comparison((one, other), (judge(one), judge(other)), differences(*networks))
 

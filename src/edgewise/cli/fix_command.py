@@ -201,24 +201,12 @@ def nothing_to_fix(name: str, plan: Plan, now: Verdict | None) -> str:
 def _verdict(
     where: ModelMap, batch: options.Batch, tokens: int | None, name: str, family_recipe: bool
 ) -> Verdict | None:
-    """Return the verdict that `edgewise measure` gives; None for a model without blocks of tokens, whose plan still
-    has totals.
-    """
-    from edgewise.cli.measure_command import READOUTS, SEEDS, audit_of, judged
-    from edgewise.probe.measure import measure
+    """Return the verdict of `edgewise measure`; None for a model without blocks of tokens."""
+    from edgewise.cli.measure_command import READOUTS, SEEDS, verdict_of
 
-    try:
-        trace = measure(
-            where,
-            batch,
-            seeds=SEEDS,
-            readouts=READOUTS[:1],
-            pair=False,
-            tokens=None if batch is not None else tokens,
-        )
-    except BadInput:
-        return None
-    return judged(trace, audit_of(where.model, family_recipe)).with_provenance(name=name)
+    length = None if batch is not None else tokens
+    verdict = verdict_of(where, family_recipe, batch, seeds=SEEDS, readouts=READOUTS[:1], tokens=length)
+    return None if verdict is None else verdict.with_provenance(name=name)
 
 
 def _first_inputs(batches: options.Batches) -> options.Batch:

@@ -10,7 +10,7 @@ from importlib import metadata, resources
 from pathlib import Path
 
 import click
-from click.shell_completion import get_completion_class, shell_complete
+from click.shell_completion import get_completion_class
 
 from edgewise.cli import exit_codes
 from edgewise.cli.exit_codes import printing
@@ -152,11 +152,6 @@ def completion(shell: str) -> int:
 
 def _names() -> dict[str, str]:
     return {"complete_func": "_edgewise_completion", "complete_var": VARIABLE, "prog_name": "edgewise"}
-
-
-def answer_shell(group: click.Group, instruction: str) -> int:
-    """Return what a shell asks while the user presses the tab key; the answer goes to standard output."""
-    return shell_complete(group, {}, "edgewise", VARIABLE, instruction)
 
 
 @click.command()

@@ -132,9 +132,9 @@ def run(arguments: Sequence[str]) -> int:
 
 def _run(arguments: Sequence[str]) -> int:
     if instruction := os.environ.get("_EDGEWISE_COMPLETE"):
-        from edgewise.cli.local_commands import answer_shell
+        from click.shell_completion import shell_complete
 
-        return answer_shell(edgewise, instruction)
+        return shell_complete(edgewise, {}, "edgewise", "_EDGEWISE_COMPLETE", instruction)
     try:
         with edgewise.make_context("edgewise", list(arguments)) as context:
             return int(edgewise.invoke(context))

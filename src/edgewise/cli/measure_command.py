@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -25,6 +25,7 @@ from edgewise.progress import ProgressBar
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
+    from edgewise.models.model_map import ModelMap
     from edgewise.nouns.trace import Trace
     from edgewise.nouns.verdict import Verdict
     from edgewise.present.html_report import ReportSubject
@@ -211,6 +212,20 @@ def audit_of(model: nn.Module, family_recipe: bool) -> Audit:
         return NotAudited(f"not possible, {error}")
 
 
+def verdict_of(
+    where: ModelMap, family_recipe: bool, batch: options.Batch = None, **how: Any
+) -> Verdict | None:
+    """Return what is said of a model's start, errors in the weights included; None if it cannot be measured."""
+    from edgewise.probe.measure import measure
+
+    audit = audit_of(where.model, family_recipe)
+    try:
+        trace = measure(where, batch, pair=False, **how)
+    except BadInput:  # no stack, or no default input: totals of a plan, or a rehearsal, stand alone
+        return None
+    return judged(trace, audit)
+
+
 def judged(trace: Trace, audit: Audit) -> Verdict:
     """Return the verdict on a trace; every command has the same one, errors in the weights included."""
     from edgewise import verbs
@@ -219,9 +234,7 @@ def judged(trace: Trace, audit: Audit) -> Verdict:
 
 
 def text_batch(path: Path, source: str, target: Measurable, tokens: int | None) -> options.Batch:
-    """Return the beginning of a text as one sequence: by the checkpoint's own tokenizer, by bytes if there is
-    none.
-    """
+    """Return the beginning of a text as one sequence: by the checkpoint's tokenizer, else by bytes."""
     import torch
 
     from edgewise.models.inputs import MEASURED
@@ -426,13 +439,10 @@ def _of_measurement(source: str, batch: str | None, tokens: int | None, seeds: i
     batches = options.load_batches(batch)
     inputs = None if batches is None else batches.first()
     trace = measure(target, inputs, seeds=seeds, readouts=READOUTS, tokens=tokens)
-    measurement = beside_theory(target.name, trace, audit())
-    verdict, trace = measurement.verdict, measurement.trace
-    return ReportSubject(
-        verdict,
-        trace,
-        theory=measurement.theory,
-        after=after_fix(verdict, trace),
-        lead=leading(measurement.audit),
-        audit=tuple(listing(measurement.audit)),
+    found = beside_theory(target.name, trace, audit())
+    after, lead, whole = (
+        after_fix(found.verdict, found.trace),
+        leading(found.audit),
+        tuple(listing(found.audit)),
     )
+    return ReportSubject(found.verdict, found.trace, found.theory, after, lead, whole)

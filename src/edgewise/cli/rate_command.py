@@ -28,8 +28,6 @@ from edgewise.progress import ProgressBar
 if TYPE_CHECKING:
     from torch import nn
 
-    from edgewise.models.model_map import ModelMap
-    from edgewise.nouns.verdict import Verdict
     from edgewise.rehearsal import Outlook, Rate
 
 NAMED = ("adamw", "sgd", "muon")
@@ -114,6 +112,7 @@ def _rehearse(
     notes: tuple[str, ...],
     options: Document,
 ) -> tuple[Rate, Outlook]:
+    from edgewise.cli.measure_command import verdict_of
     from edgewise.models.model_map import ModelMap
     from edgewise.rehearsal import learning_rate, outlook
     from edgewise.rehearsal.ladder import describe_cost
@@ -122,19 +121,7 @@ def _rehearse(
     where = ModelMap(model)
     answer = learning_rate(where, batches, loss, optimizer=optimizer, **options)
     answer = replace(answer, notes=(*answer.notes, *notes))
-    return answer, outlook(answer, _verdict(where))
-
-
-def _verdict(where: ModelMap) -> Verdict | None:
-    """Return what the start says, errors in the weights included; None if the model cannot be measured."""
-    from edgewise.cli.measure_command import audit_of, judged
-    from edgewise.probe.measure import measure
-
-    audit = audit_of(where.model, family_recipe=False)
-    try:
-        return judged(measure(where, attention=False, pair=False), audit)
-    except BadInput:  # no stack, or no default input: the rehearsal stands alone
-        return None
+    return answer, outlook(answer, verdict_of(where, False, attention=False))
 
 
 def _model(source: str, seed: int) -> nn.Module:

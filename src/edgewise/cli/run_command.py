@@ -175,11 +175,7 @@ def print_json(plan: Work, outcome: Results, claim: Claim | None, folder: Path) 
     from edgewise.study.results_file import document
 
     extra = {
-        "computed": outcome.computed,
-        "missing": outcome.missing,
-        "lost": outcome.lost,
-        "damaged": outcome.damaged,
-        "differing": outcome.differing,
+        **{n: getattr(outcome, n) for n in ("computed", "missing", "lost", "damaged", "differing")},
         "folder": str(folder),
         "failures": [{"case": json.loads(case), "error": error} for case, error in outcome.failures.items()],
     }

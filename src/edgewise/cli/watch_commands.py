@@ -40,13 +40,15 @@ COLUMNS = {
 }
 NARROW, ROWS, SHOWN = 120, 40, 3  # columns of a page that is not a terminal; most blocks, and alarms
 NOT_SEEN = "Not everything was seen:"
+run_argument = click.argument("run", type=click.Path())
+rank_option = click.option("--rank", type=click.IntRange(0), default=0, help="Of which process.")
 
 
 @click.command()
-@click.argument("run", type=click.Path())
+@run_argument
 @click.option("--once", is_flag=True, help="Print the table once and end, also while the run continues.")
 @click.option("--every", type=click.FloatRange(0.1), default=2.0, help="Seconds between two looks.")
-@click.option("--rank", type=click.IntRange(0), default=0, help="Of which process.")
+@rank_option
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document once, and nothing else.")
 def watch(run: str, once: bool, every: float, rank: int, as_json: bool) -> int:
     """Show what was not seen of a watched run, its last row, block by block, and its alarms, while it grows.
@@ -189,9 +191,9 @@ def _number(value: float) -> str:
 
 
 @click.command()
-@click.argument("run", type=click.Path())
+@run_argument
 @json_option
-@click.option("--rank", type=click.IntRange(0), default=0, help="Of which process.")
+@rank_option
 @click.option("--again", is_flag=True, help="Ask today's detectors about the stored rows.")
 def alarms(run: str, as_json: bool, rank: int, again: bool) -> int:
     """Print what was not seen of a watched run, then its alarms.
@@ -282,7 +284,7 @@ def replay(dossier: str, source: str, as_json: bool) -> int:
 
 
 @click.command()
-@click.argument("run", type=click.Path())
+@run_argument
 @click.option("--to", "path", required=True, type=click.Path(), help="A name that ends in .csv or .parquet.")
 @click.option("--heads", is_flag=True, help="The numbers per head, which are stored on a slower clock.")
 @click.option(
