@@ -42,9 +42,7 @@ def torch_activations() -> dict[str, Function]:
 
 
 def torch_activation(kind: str | Function) -> Function:
-    """Return the function of a name ("leaky_relu:0.2" sets the slope), or the callable itself (it must take a
-    tensor).
-    """
+    """Return the function of a name ("leaky_relu:0.2" sets the slope), or the callable itself."""
     if callable(kind):
         return kind
     name, _, parameter = kind.partition(":")

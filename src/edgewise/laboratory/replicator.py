@@ -48,9 +48,7 @@ def coupled(keys: Tensor, slope: Slope) -> Slope:
 
 
 def decoupled(slope: Slope, scale: float = 1.0) -> Slope:
-    """Return the field x' = -kappa J(x)^2 grad l(x), each row for itself: replicators of fitness -kappa J(x)
-    grad l(x).
-    """
+    """Return x' = -kappa J(x)^2 grad l(x), each row for itself: replicators of fitness -kappa J grad l."""
     return lambda x: -scale * product(x, product(x, slope(x)))
 
 

@@ -160,9 +160,7 @@ class Spectrum:
 
     @property
     def condition(self) -> float:
-        """Largest over smallest size of a Ritz value: a lower bound of the condition number, infinite where H is
-        singular.
-        """
+        """Largest over smallest size of a Ritz value: a lower bound of the condition number."""
         sizes = np.abs(self.values)
         return float(sizes.max() / sizes.min()) if sizes.min() > 0 else float("inf")
 

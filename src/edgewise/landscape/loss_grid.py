@@ -177,9 +177,7 @@ def _losses(evaluate: Evaluate, axes: tuple[Array, ...], facts: Facts, method: s
                 losses[i, j] = evaluate([float(x), float(rows[i])][: len(axes)])
                 tell((i * len(columns) + j + 1) / losses.size)
             if file is not None:
-                file.write(
-                    losses if len(axes) == 2 else losses[0], (i + 1) if len(axes) == 2 else len(columns)
-                )
+                file.write(*((losses, i + 1) if len(axes) == 2 else (losses[0], len(columns))))
     return losses if len(axes) == 2 else losses[0]
 
 

@@ -67,9 +67,19 @@ def plane(
     file           rows are stored here (.npz); a killed computation continues, another grid is rejected
     """
     settings = Settings(points, reach, normalization, seed, rebalance, method, file, progress)
+    return _plane(model, loss, batch, directions, settings)
+
+
+def _plane(
+    model: nn.Module,
+    loss: Loss | None,
+    batch: Batch,
+    directions: Sequence[Wanted] | TrainingPath,
+    settings: Settings,
+) -> Plane:
     path = directions if isinstance(directions, TrainingPath) else None
     if path is not None:
-        settings = replace(settings, reach=path.reach if reach == 1.0 else reach)
+        settings = replace(settings, reach=path.reach if settings.reach == 1.0 else settings.reach)
     wanted = path.directions if path is not None else directions
     assert not isinstance(wanted, TrainingPath)
     if isinstance(wanted, str) or len(wanted) != 2:
@@ -135,22 +145,8 @@ def survey(
     progress: Tell | bool | None = None,
 ) -> Survey:
     """Return `plane` once for every seed of the directions; other arguments as there."""
-    planes = tuple(
-        plane(
-            model,
-            loss,
-            batch,
-            directions,
-            points=points,
-            reach=reach,
-            normalization=normalization,
-            seed=seed,
-            rebalance=rebalance,
-            method=method,
-            progress=progress,
-        )
-        for seed in seeds
-    )
+    settings = Settings(points, reach, normalization, 0, rebalance, method, None, progress)
+    planes = tuple(_plane(model, loss, batch, directions, replace(settings, seed=seed)) for seed in seeds)
     if not planes:
         raise BadInput("seeds is empty: give at least one.")
     return Survey(planes)

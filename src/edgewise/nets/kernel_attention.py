@@ -54,8 +54,7 @@ def gaussian_attention(
     A query whose keys are all masked gives zero. Dropout falls on the weights G. For second derivatives choose the
     MATH backend of `torch.nn.attention.sdpa_kernel`: the fused kernels have none.
     """
-    check(query, key, value, attn_mask, dropout_p, is_causal, enable_gqa)
-    key, value = spread_heads(query, key, value) if enable_gqa else (key, value)
+    key, value = checked(query, key, value, attn_mask, dropout_p, is_causal, enable_gqa)
     s = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
     query, key = centred(query, key)
     columns = fused_columns(max(query.shape[-1] + 2 * squares(query.dtype), value.shape[-1] + 1), query)
@@ -138,8 +137,7 @@ def normalized_gaussian_attention(
     enable_gqa: bool = False,
 ) -> Tensor:
     """sum_b w_ab v_b, w_ab = exp(-scale |q_a - k_b|^2 / 2) over its sum; arguments as in torch's softmax attention."""
-    check(query, key, value, attn_mask, dropout_p, is_causal, enable_gqa)
-    key, value = spread_heads(query, key, value) if enable_gqa else (key, value)
+    key, value = checked(query, key, value, attn_mask, dropout_p, is_causal, enable_gqa)
     s = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
     query, key = centred(query, key)
     ones = torch.ones_like(query[..., :1]).expand(*query.shape[:-1], squares(query.dtype))
@@ -151,10 +149,10 @@ def normalized_gaussian_attention(
     return mixed[..., : value.shape[-1]]
 
 
-def check(
+def checked(
     query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, dropout: float, is_causal: bool, gqa: bool
-) -> None:
-    """Raise on shapes that would broadcast by accident."""
+) -> tuple[Tensor, Tensor]:
+    """Return keys and values, repeated for the query heads that share them; raise on shapes that would broadcast."""
     if query.shape[-1] != key.shape[-1]:
         raise BadInput(f"query has head size {query.shape[-1]} and key {key.shape[-1]}; they must be equal.")
     if key.shape[:-1] != value.shape[:-1]:
@@ -170,14 +168,12 @@ def check(
         raise BadInput("attn_mask and is_causal=True were both given. Put the causal part into the mask.")
     if not 0.0 <= dropout < 1.0:
         raise BadInput(f"dropout_p must be at least 0 and below 1, got {dropout!r}.")
-
-
-def spread_heads(query: Tensor, *shared: Tensor) -> list[Tensor]:
-    """Keys and values repeated for the query heads that share them."""
-    heads, groups = query.shape[-3], shared[0].shape[-3]
+    if not gqa:
+        return key, value
+    heads, groups = query.shape[-3], key.shape[-3]
     if heads % groups:
         raise BadInput(f"{heads} query heads are not a multiple of {groups} key heads.")
-    return [x.repeat_interleave(heads // groups, -3) for x in shared]
+    return key.repeat_interleave(heads // groups, -3), value.repeat_interleave(heads // groups, -3)
 
 
 def fused_columns(size: int, like: Tensor) -> int:
@@ -203,12 +199,11 @@ def linear_attention(
     enable_gqa: bool = False,
 ) -> Tensor:
     """Arguments as in torch's softmax attention; a mask must hide keys for all queries alike, dropout must be 0."""
-    check(query, key, value, attn_mask, dropout_p, is_causal, enable_gqa)
+    key, value = checked(query, key, value, attn_mask, dropout_p, is_causal, enable_gqa)
     if dropout_p:
         raise BadInput(
             "linear attention never forms its weights, so dropout_p must be 0. Drop out its output instead."
         )
-    key, value = spread_heads(query, key, value) if enable_gqa else (key, value)
     s = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
     features, keys = (F.elu(math.sqrt(s) * x) + 1 for x in (query, key))
     if attn_mask is not None:
@@ -321,16 +316,8 @@ def attend(
     if position_bias is not None:
         attention_mask, causal = _with_bias(position_bias, attention_mask, causal)
     grouped = query.shape[-3] != key.shape[-3]
-    mixed = KERNELS[kernel](
-        query,
-        key,
-        value,
-        attn_mask=attention_mask,
-        dropout_p=dropout,
-        is_causal=causal,
-        scale=scaling,
-        enable_gqa=grouped,
-    )
+    shape = {"scale": scaling, "enable_gqa": grouped}
+    mixed = KERNELS[kernel](query, key, value, attention_mask, dropout, causal, **shape)
     return mixed.transpose(1, 2).contiguous(), None
 
 

@@ -140,9 +140,7 @@ def change_moments(
     change: tuple[Tensor, Tensor],
     norms: tuple[Norm | None, Norm | None],
 ) -> Tensor:
-    """Return (4, heads): sums of u², uw, w² over pairs and their count, where Δz = s u + s² w when the step is
-    scaled by s.
-    """
+    """Return (4, heads): sums over pairs of u², uw, w² in Δz = s u + s² w, s the scale of the step; their count."""
     sides = (attention.query, attention.key)
     vectors = [_vectors(attention, *parts) for parts in zip(sides, rings, before, change, norms, strict=True)]
     (q, dq), (k, dk) = vectors
@@ -206,13 +204,8 @@ class LogitMetric:
         decay: float,
         group: ProcessGroup | None,
     ) -> None:
-        self.attention, self.rings, self.damping, self.decay, self.group = (
-            attention,
-            rings,
-            damping,
-            decay,
-            group,
-        )
+        self.attention, self.rings, self.group = attention, rings, group
+        self.damping, self.decay = damping, decay
         shared = rings[0] is rings[1]
         self._inputs = [_Moment(rings[0])] if shared else [_Moment(ring) for ring in rings]
         self._partners: list[Tensor | None] = [None, None]  # for W_Q: keys; for W_K: queries

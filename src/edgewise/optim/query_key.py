@@ -224,13 +224,9 @@ class ParameterLayout:
 
     def shaped(self, name: str, per_output: Tensor, dimensions: int) -> Tensor:
         """Return one number per output, ready to multiply the parameter."""
-        return (
-            per_output
-            if dimensions == 1
-            else per_output[None, :]
-            if self.turned[name]
-            else per_output[:, None]
-        )
+        if dimensions == 1:
+            return per_output
+        return per_output[None, :] if self.turned[name] else per_output[:, None]
 
 
 def _query_key(

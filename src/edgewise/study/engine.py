@@ -305,9 +305,7 @@ def _recipe(path: str, source: str, version: str) -> Recipe:
 
 
 def source_of(path: Path) -> str:
-    """Return a digest of a recipe and the Python files beside it, so that no process measures with another version
-    of them.
-    """
+    """Return a digest of a recipe and the Python files beside it, which every process must measure with."""
     digest = hashlib.sha256()
     for place in sorted(path.parent.glob("*.py")):
         with open_regular(place, LARGEST_TEXT) as file:

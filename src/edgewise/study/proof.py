@@ -125,16 +125,14 @@ class Proof(Shown):
     def json(self) -> Document:
         c = self.difference
         return {
-            "verdict": self.verdict,
-            "rescued": self.rescued,
+            **{
+                name: getattr(self, name)
+                for name in ("verdict", "rescued", "chance", "steps", "task", "plan")
+            },
             "difference": finite(c.mean),
             "interval": [finite(x) for x in c.interval],
             "effect": finite(c.effect),
             "p_value": finite(c.p_value),
-            "chance": self.chance,
-            "steps": self.steps,
-            "task": self.task,
-            "plan": self.plan,
             "plain": self.plain.json(),
             "planned": self.planned.json(),
         }

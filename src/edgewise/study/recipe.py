@@ -185,9 +185,7 @@ def home() -> Path | None:
 
 
 def locate(recipe: str | Path) -> Path:
-    """Return the file of a recipe: a path, or one that is shipped, as
-    papers/poole2016exponential/figure1_length_map[.py].
-    """
+    """Return the file of a recipe: a path, or papers/poole2016exponential/figure1_length_map[.py] of those shipped."""
     path, shipped = Path(recipe), home()
     if path.is_file() or path.is_absolute() or shipped is None:
         return path
@@ -300,9 +298,7 @@ def select(results: Sequence[Result], **where: object) -> list[Result]:
 def over_seeds(
     results: Sequence[Result], name: str, **where: object
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return mean of a value over the selected cases, which differ in their seed, and its standard error (0 for one
-    seed).
-    """
+    """Return mean and standard error (0 for one seed) of a value over the selected cases."""
     import numpy as np
 
     values = np.array([r.value[name] for r in select(results, **where)], dtype=float)

@@ -44,11 +44,9 @@ def judgement(recipe: str, statement: Document) -> Judgement:
     )
     kind = "" if held else reading.get("kind", "")
     uncited = recipe.startswith("experiments/") and not re.search(r"\[|\btalk\b", said)
-    if kind == "ours" or OURS.match(said) or uncited:
-        return Judgement({True: "held", False: "not held", None: "open"}[held], True, reading)
-    if kind:
-        return Judgement(KINDS[kind], False, reading)
-    return Judgement({True: "held", False: "not held", None: "open"}[held], False, reading)
+    ours = kind == "ours" or bool(OURS.match(said)) or uncited
+    plain = {True: "held", False: "not held", None: "open"}[held]
+    return Judgement(KINDS[kind] if kind and not ours else plain, ours, reading)
 
 
 def learned() -> dict[str, Document]:

@@ -141,9 +141,7 @@ def _patches(images: np.ndarray, size: int) -> np.ndarray:
 
 
 def cifar10(folder: str | Path | None = None) -> Task:
-    """Return CIFAR-10 [Krizhevsky 2009]: color images of 32x32 in 64 patches of 4x4x3, 50,000 to train, 10,000 held
-    out.
-    """
+    """Return CIFAR-10 [Krizhevsky 2009]: 32x32 in 64 patches of 4x4x3, 50,000 to train, 10,000 held out."""
     home = CIFAR if folder is None else Path(folder)
     missing = [name for name in _FILES if not (home / name).is_file()]
     if missing:
