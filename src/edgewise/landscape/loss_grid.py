@@ -28,17 +28,9 @@ from torch.utils._pytree import tree_leaves
 from edgewise.arrays import Array, in_double
 from edgewise.errors import BadInput, MissingArray
 from edgewise.files import LARGEST_ARRAYS, open_regular, read_arrays, whole_file
+from edgewise.landscape import evaluation
 from edgewise.landscape.direction import Direction, Wanted, directions_of
-from edgewise.landscape.evaluation import (
-    Batch,
-    Evaluate,
-    Loss,
-    Surface,
-    batches_of,
-    own_loss,
-    plain,
-    shortest_way,
-)
+from edgewise.landscape.evaluation import Batch, Evaluate, Loss, Surface
 from edgewise.landscape.support import check_unchanged, rebalanced
 from edgewise.models.unwrap import unwrap
 from edgewise.progress import Tell, progress_bar
@@ -136,7 +128,7 @@ def compute_grid(
 ) -> tuple[tuple[Array, ...], Array, Facts]:
     """Return axes, losses and the facts of a grid around the model."""
     _refuse(model, settings)
-    bare, loss, batches = unwrap(model), loss or own_loss, batches_of(batch)
+    bare, loss, batches = unwrap(model), loss or evaluation.own_loss, evaluation.batches_of(batch)
     start = rebalanced(bare) if settings.rebalance else {}
     directions = directions_of(bare, wanted, settings.seed, settings.normalization, start)
     surface = Surface(bare, loss, batches, directions, start)
@@ -149,7 +141,7 @@ def compute_grid(
     scaled = settings.normalization != "none" and not any(isinstance(w, Direction) for w in wanted)
     reach = _reach(settings.reach, surface, centre, 1.0 if scaled else _longest(surface))
     axes = tuple(np.linspace(-r, r, settings.points) for r in reach)
-    evaluate, method = shortest_way(surface, max(reach), settings.method)
+    evaluate, method = evaluation.shortest_way(surface, max(reach), settings.method)
     grid = {
         "grid": [axis.tolist() for axis in axes],
         "seed": settings.seed,
@@ -255,7 +247,9 @@ def facts_of(
 ) -> Facts:
     """Return everything that decides the numbers of a grid, by the name an error uses."""
     state = {k: v for k, v in model.state_dict().items() if isinstance(v, Tensor)}
-    leaves = [leaf for batch in batches for leaf in tree_leaves(plain(batch)) if isinstance(leaf, Tensor)]
+    leaves = [
+        leaf for batch in batches for leaf in tree_leaves(evaluation.plain(batch)) if isinstance(leaf, Tensor)
+    ]
     return {
         "model": fingerprint(state),
         "batch": fingerprint({str(k): t for k, t in enumerate(leaves)}),

@@ -8,8 +8,9 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
+from operator import attrgetter
 from pathlib import Path
-from typing import Any, Self, cast
+from typing import Any, Self, TypeVar, cast
 
 import numpy as np
 
@@ -46,6 +47,12 @@ class Provenance:
 
 
 UNKNOWN = Provenance()
+T = TypeVar("T")
+
+
+def _stated(name: str, _: type[T], doc: str) -> T:
+    """Return a property that reads a field of the provenance."""
+    return cast(T, property(attrgetter(f"provenance.{name}"), doc=doc))
 
 
 class WithProvenance(Shown):
@@ -58,45 +65,18 @@ class WithProvenance(Shown):
         changed = replace(self.provenance, **changes)  # type: ignore[arg-type]
         return cast(Self, replace(cast(Any, self), provenance=changed))
 
-    @property
-    def source(self) -> str:
-        """The theory or measurement that the numbers come from."""
-        return self.provenance.source
-
-    @property
-    def name(self) -> str:
-        """The name of the network."""
-        return self.provenance.name
-
-    @property
-    def readout(self) -> str:
-        """The readout of the model: "token", "pooled" or "class"; empty if that is not known."""
-        return self.provenance.readout
-
-    @property
-    def step(self) -> int | None:
-        """The step of training; None before it."""
-        return self.provenance.step
-
-    @property
-    def sampled(self) -> bool:
-        """True if the numbers were sampled; exact ones have no scatter over seeds."""
-        return self.provenance.sampled
-
-    @property
-    def extrapolated(self) -> tuple[str, ...]:
-        """Reasons why the numbers are extrapolated; empty if they are not."""
-        return self.provenance.extrapolated
-
-    @property
-    def departure(self) -> str:
-        """The reason why a prediction was replaced by this measurement; empty if it was not."""
-        return self.provenance.departure
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """Notes on what was left out or assumed."""
-        return self.provenance.notes
+    source = _stated("source", str, "The theory or measurement that the numbers come from.")
+    name = _stated("name", str, "The name of the network.")
+    readout = _stated(
+        "readout", str, 'The readout of the model: "token", "pooled" or "class"; empty if not known.'
+    )
+    step: int | None = _stated("step", int, "The step of training; None before it.")
+    sampled = _stated(
+        "sampled", bool, "True if the numbers were sampled; exact ones have no scatter over seeds."
+    )
+    extrapolated = _stated("extrapolated", tuple[str, ...], "Why the numbers are extrapolated; empty if not.")
+    departure = _stated("departure", str, "Why this measurement replaced a prediction; empty if not.")
+    notes = _stated("notes", tuple[str, ...], "Notes on what was left out or assumed.")
 
 
 @dataclass(frozen=True)

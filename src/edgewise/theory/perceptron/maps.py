@@ -11,22 +11,8 @@ from numpy.typing import ArrayLike
 from edgewise.arrays import Array
 from edgewise.nouns.architecture import Perceptron
 from edgewise.theory.averages.activation_averages import Activation, activation
-from edgewise.theory.perceptron.drive import (
-    depth_beyond_shallow,
-    propagate_circle,
-    propagate_perceptron,
-    shallow_length_bound,
-)
-from edgewise.theory.perceptron.edge_of_chaos import (
-    LengthFixedPoint,
-    boundary,
-    correlation_slope,
-    critical_weight_variance,
-    depth_scale,
-    length_fixed_point,
-    length_fixed_points,
-    separation_fixed_point,
-)
+from edgewise.theory.perceptron import drive
+from edgewise.theory.perceptron import edge_of_chaos as edge
 from edgewise.theory.perceptron.state import CircleOrbit, PerceptronOrbit
 from edgewise.theory.perceptron.step import chi_1, chi_q, correlation_map, length_map
 
@@ -69,18 +55,18 @@ def summary(perceptron: Perceptron, q0: float = 1.0) -> PerceptronTheory:
     """
     phi = activation(perceptron.activation)
     variances = (perceptron.weight_variance, perceptron.bias_variance)
-    q = length_fixed_point(phi, *variances, start=q0)
-    e = separation_fixed_point(phi, *variances, q)
+    q = edge.length_fixed_point(phi, *variances, start=q0)
+    e = edge.separation_fixed_point(phi, *variances, q)
     x1, xq = float(chi_1(phi, variances[0], q)), float(chi_q(phi, variances[0], q))
-    slope = float(correlation_slope(phi, *variances, q, e))
-    xi_c, xi_g = float(depth_scale(slope)), float(depth_scale(x1))
+    slope = float(edge.correlation_slope(phi, *variances, q, e))
+    xi_c, xi_g = float(edge.depth_scale(slope)), float(edge.depth_scale(x1))
     return PerceptronTheory(
         length_fixed_point=float(q),
         correlation_fixed_point=float(1 - e),
         chi_1=x1,
         chi_q=xq,
         correlation_slope=slope,
-        depth_scale_length=float(depth_scale(xq)),
+        depth_scale_length=float(edge.depth_scale(xq)),
         depth_scale_correlation=xi_c,
         depth_scale_gradient=xi_g,
         phase="critical" if abs(x1 - 1) <= _ON_THE_BOUNDARY else "ordered" if x1 < 1 else "chaotic",
@@ -89,9 +75,8 @@ def summary(perceptron: Perceptron, q0: float = 1.0) -> PerceptronTheory:
     )
 
 
-_boundary = lru_cache(maxsize=256)(
-    critical_weight_variance
-)  # sweeps of the weights ask for it at every point
+# sweeps of the weights ask for it at every point
+_boundary = lru_cache(maxsize=256)(edge.critical_weight_variance)
 
 
 @dataclass(frozen=True)
@@ -109,9 +94,9 @@ class PerceptronMaps:
         """One layer of the length map, q' = sw2 E phi^2 + sb2, shapes as q."""
         return length_map(self._phi, *self._variances, q)
 
-    def length_fixed_points(self) -> tuple[LengthFixedPoint, ...]:
+    def length_fixed_points(self) -> tuple[edge.LengthFixedPoint, ...]:
         """Every solution of q' = q, with the slope there; stable when it is below 1."""
-        return length_fixed_points(self._phi, *self._variances)
+        return edge.length_fixed_points(self._phi, *self._variances)
 
     def correlation(self, c: ArrayLike) -> Array:
         """One layer of the correlation map at q*, c' = (sw2 E phi(u) phi(u') + sb2) / q*, shapes as c."""
@@ -119,23 +104,23 @@ class PerceptronMaps:
 
     def orbit(self, start_length: ArrayLike = 1.0, start_correlation: ArrayLike = 0.0) -> PerceptronOrbit:
         """Lengths, separations 1 - c and gradients of two inputs at every layer, each (depth + 1, ...)."""
-        return propagate_perceptron(self.perceptron, start_length, start_correlation)
+        return drive.propagate_perceptron(self.perceptron, start_length, start_correlation)
 
     def circle(self, angles: Array | None = None, start_length: float | None = None) -> CircleOrbit:
         """Return a circle of inputs at every layer: autocorrelation, metric, curvature, both lengths; from q*."""
-        return propagate_circle(self.perceptron, angles, start_length)
+        return drive.propagate_circle(self.perceptron, angles, start_length)
 
     def shallow_length_bound(self, shallow_width: int) -> float:
         """No single hidden layer of this width makes a longer closed curve of activations from a circle."""
-        return shallow_length_bound(self._phi, shallow_width)
+        return drive.shallow_length_bound(self._phi, shallow_width)
 
     def depth_beyond_shallow(self, shallow_width: int) -> float:
         """Layers after which this network's circle of activations is longer than that bound; inf if never."""
-        return depth_beyond_shallow(self.perceptron, shallow_width)
+        return drive.depth_beyond_shallow(self.perceptron, shallow_width)
 
     def edge_of_chaos(self, largest_bias_variance: float = 1.0) -> tuple[Array, Array]:
         """Return the line chi_1 = 1 of this activation as (weight variances, bias variances)."""
-        return boundary(self._phi, largest_bias_variance)
+        return edge.boundary(self._phi, largest_bias_variance)
 
     @property
     def _phi(self) -> Activation:
