@@ -34,18 +34,6 @@ from edgewise.present.html_report import ReportSubject, after_fix, page
 R = TypeVar("R", bound=BaseModel)
 API = 1
 LEFT_OUT = "The map leaves mask and positions out; the verdict of the dot does not."
-LABELS = {
-    "mlp_in_gain": "gain of the MLP input matrix",
-    "mlp_out_gain": "gain of the MLP output matrix",
-    "value_gain": "gain of values and output together",
-    "score_gain": "gain of queries and keys together",
-    "mlp_bias": "spread of the hidden bias",
-    "attention_branch": "multiplier of the attention branch",
-    "mlp_branch": "multiplier of the MLP branch",
-    "attention_skip": "multiplier of the skip around attention",
-    "mlp_skip": "multiplier of the skip around the MLP",
-    "embedding_norm": "mean square at the input",
-}
 MOST_STEPS = 64 * requests.LARGEST_GRID**2  # blocks times points: more would keep a reader waiting
 LEVELS = (OUTCOME_BANDS.fails_up_to, OUTCOME_BANDS.trains_from)
 WIDTHS = (256, 128, 64)  # of what is drawn: theory is of wide networks, and these answer in seconds
@@ -93,7 +81,8 @@ def catalogue() -> Document:
         "api": API,
         "presets": ["transformer", *preset_names()],
         "knobs": [
-            {"name": name, "label": LABELS[name], "meaning": KNOBS[name].meaning} for name in requests.CHOICES
+            {"name": name, "label": requests.LABELS[name], "meaning": KNOBS[name].meaning}
+            for name in requests.CHOICES
         ],
         "limits": {
             "depth": requests.DEEPEST,
@@ -110,7 +99,7 @@ def description(network: Architecture, source_tokens: int | None = None) -> Docu
     for name in requests.axes_of(network):
         value = float(getattr(network, name))
         low, high = requests.span_of(name, value)
-        axes.append({"knob": name, "label": LABELS[name], "low": low, "high": high, "value": value})
+        axes.append({"knob": name, "label": requests.LABELS[name], "low": low, "high": high, "value": value})
     return {
         "name": network.name or "transformer",
         "depth": network.depth,

@@ -21,18 +21,19 @@ from edgewise.nouns.architecture import Architecture
 from edgewise.nouns.knobs import KNOBS
 
 LARGEST_GRID = 64
-CHOICES = (
-    "mlp_in_gain",
-    "attention_branch",
-    "value_gain",
-    "score_gain",
-    "mlp_out_gain",
-    "mlp_bias",
-    "mlp_branch",
-    "attention_skip",
-    "mlp_skip",
-    "embedding_norm",
-)
+LABELS = {
+    "mlp_in_gain": "gain of the MLP input matrix",
+    "attention_branch": "multiplier of the attention branch",
+    "value_gain": "gain of values and output together",
+    "score_gain": "gain of queries and keys together",
+    "mlp_out_gain": "gain of the MLP output matrix",
+    "mlp_bias": "spread of the hidden bias",
+    "mlp_branch": "multiplier of the MLP branch",
+    "attention_skip": "multiplier of the skip around attention",
+    "mlp_skip": "multiplier of the skip around the MLP",
+    "embedding_norm": "mean square at the input",
+}
+CHOICES = tuple(LABELS)
 DEEPEST, LONGEST = 256, 4096  # blocks and tokens
 LONGEST_WITH_POSITIONS = 256  # tokens: a mask or rotary positions are followed token by token
 USUAL_WITH_POSITIONS, FEWEST_WITH_POSITIONS = 64, 16

@@ -10,13 +10,13 @@ import secrets
 import signal
 import socket
 import threading
-from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import cache
 from http.cookies import CookieError, SimpleCookie
 from pathlib import Path
 from types import FrameType
-from typing import Any, TypeVar
+from typing import TypeVar
 from urllib.parse import parse_qs
 
 import uvicorn
@@ -24,6 +24,7 @@ from fastapi import APIRouter, FastAPI, HTTPException, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, StreamingResponse
 from starlette.requests import Request as HttpRequest
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from edgewise import __version__
 from edgewise.errors import BadInput
@@ -47,11 +48,6 @@ VIEWS = (flows, perceptron_view, runs, landscape, papers)  # beside that of netw
 KINDS = {".html": "html", ".css": "css", ".js": "javascript"}  # of the page's files
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 WAITING = 128  # connections
-Scope = MutableMapping[str, Any]
-Message = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
-App = Callable[[Scope, Receive, Send], Awaitable[None]]
 LARGEST_BODY = 400_000  # bytes
 COOKIE = "edgewise"
 HEADERS = {
@@ -276,7 +272,7 @@ def _listener(host: str, port: int) -> socket.socket:
 class RequestGuard:
     """hosts: the values of Host that are answered, None for any; token: what every request must carry, or None."""
 
-    def __init__(self, app: App, hosts: frozenset[str] | None, token: str | None = None) -> None:
+    def __init__(self, app: ASGIApp, hosts: frozenset[str] | None, token: str | None = None) -> None:
         self.app, self.hosts, self.token = app, hosts, token
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -341,12 +341,7 @@ def _log(value: float) -> float:
     return -300.0 if value <= 0 else 300.0 if math.isinf(value) else math.log10(value)
 
 
-KINDS = {
-    Outcome.TRAINS: "trains",
-    Outcome.RISKY: "risky",
-    Outcome.FAILS: "fails",
-    Outcome.UNDECIDED: "undecided",
-}
+KINDS = {outcome: outcome.name.lower() for outcome in Outcome}
 SHOWN = 20  # rows of a plan in a notebook
 
 
