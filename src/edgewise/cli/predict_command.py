@@ -219,7 +219,12 @@ def _value(value: Any) -> str:
 @options.json_option
 def presets(as_json: bool) -> int:
     """List the networks that are known by name, with their sizes."""
-    rows = preset_rows()
+    # What each preset is described as; tokens are what is predicted unless --tokens says otherwise.
+    from edgewise.models.describe import describe
+    from edgewise.models.source import preset_names
+
+    described = {name: describe(name).to_dict() for name in preset_names()}
+    rows = [{"name": name} | {key: knobs[key] for key in COLUMNS[1:]} for name, knobs in described.items()]
     with printing():
         if as_json:
             click.echo(json.dumps(rows, allow_nan=False))
@@ -230,12 +235,3 @@ def presets(as_json: bool) -> int:
             aligned = (cell.rjust(width) for cell, width in zip(others, widths, strict=True))
             click.echo("  ".join([first.ljust(name), *aligned]))
     return exit_codes.FINE
-
-
-def preset_rows() -> list[Document]:
-    """Return what each preset is described as; tokens are what is predicted unless --tokens says otherwise."""
-    from edgewise.models.describe import describe
-    from edgewise.models.source import preset_names
-
-    described = {name: describe(name).to_dict() for name in preset_names()}
-    return [{"name": name} | {key: knobs[key] for key in COLUMNS[1:]} for name, knobs in described.items()]

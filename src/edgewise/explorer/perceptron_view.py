@@ -226,14 +226,10 @@ def circle_answer(wanted: PerceptronRequest) -> Document:
     network = wanted.described()
     settled = PerceptronMaps(network).limits.length_fixed_point
     start = settled if FADED < settled < FAR else wanted.length
-    return drawn_circle(network, start, math.acos(wanted.correlation), wanted.seed)
-
-
-def drawn_circle(network: Perceptron, length: float, pair: float, seed: int) -> Document:
-    """Return the circle after every layer, in its two widest directions, with its length and a pair on it."""
-    layers, speeds = simulated(network, length, pair, seed)
+    # The circle after every layer, in its two widest directions, with its length and a pair on it.
+    layers, speeds = simulated(network, start, math.acos(wanted.correlation), wanted.seed)
     with np.errstate(all="ignore"):
-        theory = PerceptronMaps(network).circle(angles=np.zeros(1), start_length=length).euclidean_length
+        theory = PerceptronMaps(network).circle(angles=np.zeros(1), start_length=start).euclidean_length
     return {
         "layers": [[[round(float(a), 4), round(float(b), 4)] for a, b in view] for view in views(layers)],
         "stretched": rounded(speeds / speeds[0]),

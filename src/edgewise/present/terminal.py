@@ -72,7 +72,14 @@ def show_prediction(
     _show_detail(out, verdict, detail)
     if detail >= Detail.VERBOSE:
         out.print()
-        out.print(block_table(trace), soft_wrap=False)
+        # One row per block; of many blocks the first, the quarters and the last.
+        numbers = block_numbers(trace)
+        shown = [name for name in COLUMNS if name in numbers and np.isfinite(numbers[name]).any()]
+        table = _table("block", *(COLUMNS[name] for name in shown))
+        for block in selected(trace.depth):
+            cells = [_number(name, numbers, block) for name in shown]
+            table.add_row("input" if block == 0 else str(block), *cells)
+        out.print(table, soft_wrap=False)
     _show_end(out, detail, "predict")
 
 
@@ -193,17 +200,6 @@ MEASURED_COLUMNS = {
     "attention_entropy": "entropy",
 }
 ALL = 24  # blocks of which each has a row
-
-
-def block_table(trace: Trace) -> Table:
-    """Return one row per block; of many blocks the first, the quarters and the last."""
-    numbers = block_numbers(trace)
-    shown = [name for name in COLUMNS if name in numbers and np.isfinite(numbers[name]).any()]
-    table = _table("block", *(COLUMNS[name] for name in shown))
-    for block in selected(trace.depth):
-        cells = [_number(name, numbers, block) for name in shown]
-        table.add_row("input" if block == 0 else str(block), *cells)
-    return table
 
 
 def selected(depth: int) -> list[int]:

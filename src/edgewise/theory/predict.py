@@ -89,11 +89,7 @@ def predict_perceptron(perceptron: Perceptron, start_overlap: float = 0.0) -> Tr
 
 
 def _with_caveats(trace: Trace, network: Architecture | Perceptron) -> Trace:
-    return trace.with_provenance(extrapolated=extrapolations(network) + trace.extrapolated)
-
-
-def extrapolations(network: Architecture | Perceptron) -> tuple[str, ...]:
-    """Return why the numbers of a network are extrapolated, one sentence each; empty if they are not."""
+    """Return the trace with the reasons why its numbers are extrapolated, one sentence each, if they are."""
     reasons = list(getattr(network, "unmodelled", ()))
     spread = math.sqrt(2 * network.depth / network.width)
     if spread > 1:
@@ -101,7 +97,7 @@ def extrapolations(network: Architecture | Perceptron) -> tuple[str, ...]:
             f"width {network.width} is small for depth {network.depth}: the finite-width error of a total "
             f"log-change, sqrt(2 L / d) = {spread:.2f}, exceeds 1"
         )
-    return tuple(reasons)
+    return trace.with_provenance(extrapolated=tuple(reasons) + trace.extrapolated)
 
 
 def check_start(start_overlap: float, readout: str) -> None:

@@ -114,7 +114,9 @@ def _orbits(
             orbit.follow(branches[apart:], steps.tick)
     else:
         steps.leave_out(2 * (len(branches) - apart) * (len(seeds) - 1))
-        trunk = GramOrbit(mean_state(orbits), apart, sites, dtype, width, seeds[0] + (1 << 23))
+        squares, spreads = ([getattr(o.state, name) for o in orbits] for name in ("squares", "spreads"))
+        mean = GramState(np.mean(squares, 0), np.mean(spreads, 0))
+        trunk = GramOrbit(mean, apart, sites, dtype, width, seeds[0] + (1 << 23))
         trunk.follow(branches[apart:], steps.tick)
         if not trunk.left_range:
             gamma, log_scale = trunk.pull_back(gamma.astype(trunk.state.spreads.dtype), log_scale, steps.tick)
@@ -257,12 +259,6 @@ class GramOrbit:
         if diagonal > 0:
             off = (float(gamma.sum(dtype=np.float64)) - n * diagonal) / (n * (n - 1))
             self.statistics["gradient_coherence"][site] = off / diagonal
-
-
-def mean_state(orbits: Sequence[GramOrbit]) -> GramState:
-    """Return the mean of squares and spreads."""
-    squares, spreads = ([getattr(o.state, name) for o in orbits] for name in ("squares", "spreads"))
-    return GramState(np.mean(squares, 0), np.mean(spreads, 0))
 
 
 def _fitting(state: GramState, dtype: Precision) -> GramState:

@@ -53,7 +53,9 @@ class PairAverages:
             self.values, self.slopes = _scaled(phi, state)
         else:
             wide = state.in_precision(np.float64)
-            table, angle = pair_table(phi, wide.squares), angles(wide.separations)
+            logs, angle = np.log(wide.squares), angles(wide.separations)
+            # One that covers these variances; neighboring layers mostly share it.
+            table = pair_table(phi, math.floor(logs.min() / CELL), math.ceil(logs.max() / CELL))
             values = table.values(wide, angle).in_precision(state.spreads.dtype)
             self.values, self.slopes = (
                 values,
@@ -208,14 +210,8 @@ class VarianceTable:
         )
 
 
-def pair_table(phi: Activation, squares: Array) -> VarianceTable:
-    """Return the table that covers these variances; neighboring layers mostly share one."""
-    logs = np.log(squares)
-    return _pair_table(phi, math.floor(logs.min() / CELL), math.ceil(logs.max() / CELL))
-
-
 @lru_cache(maxsize=64)
-def _pair_table(phi: Activation, low_cell: int, high_cell: int) -> VarianceTable:
+def pair_table(phi: Activation, low_cell: int, high_cell: int) -> VarianceTable:
     low, high = low_cell * CELL, max(high_cell, low_cell + 1) * CELL
     count = 4 + math.ceil(2.0 * (high - low))
     s = low + (high - low) * (1 + chebyshev.chebpts1(count)) / 2

@@ -220,7 +220,7 @@ def square_root(matrix: Real, dtype: Precision) -> tuple[Array, Real]:
     """
     n = matrix.shape[1]
     scales = np.sqrt(np.maximum(matrix.diagonal(), 0.0, dtype=np.float64))
-    inverse = inverse_or_zero(scales).astype(matrix.dtype)
+    inverse = np.where(scales > 0, 1 / np.where(scales > 0, scales, 1.0), 0.0).astype(matrix.dtype)
     correlations = matrix * inverse
     correlations[:n] *= inverse[:, None]
     jitter = max(float(np.finfo(dtype).eps) * n**0.5, 1e-12)
@@ -250,11 +250,6 @@ def scaled_rows(scales: Array, lower: Real, dtype: Precision) -> Real:
     root = lower.astype(dtype)
     root *= scales.astype(dtype)[:, None]
     return root
-
-
-def inverse_or_zero(values: Array) -> Array:
-    """1/x, and 0 where x is 0."""
-    return np.where(values > 0, 1 / np.where(values > 0, values, 1.0), 0.0)
 
 
 def cholesky(matrix: Real) -> Real:

@@ -258,11 +258,6 @@ def correlation_coordinate(v: Array, rho: Array) -> Array:
     return np.log1p(v * (1 - rho) / DISTANCE_SCALE) / np.log1p(v * (1 - LOWEST_CORRELATION) / DISTANCE_SCALE)
 
 
-def tokens_coordinate(n: Array | float) -> Array:
-    """Log n mapped to [0, 1] for n from 2 to LARGEST_TOKENS."""
-    return np.asarray(np.log(np.asarray(n) / 2) / np.log(LARGEST_TOKENS / 2))
-
-
 def value_at_zero_variance(name: str, n: Array | float) -> Array | float:
     """Return what each tabulated moment is divided by: its value for equal weights 1/n."""
     slope = (n - 1) / n**2
@@ -280,7 +275,8 @@ def stored_coefficients() -> dict[str, Array]:
 def logarithms_on_grid(name: str, tokens: int, z: Array, y: Array) -> Array:
     """Log of the moment over its value at v = 0, on the grid z (x y for a pair), for one number of tokens."""
     coefs = stored_coefficients()[name]
-    coefs = coefs @ _basis(tokens_coordinate(float(tokens)), coefs.shape[-1])[0]
+    place = np.asarray(np.log(np.asarray(float(tokens)) / 2) / np.log(LARGEST_TOKENS / 2))  # log n in [0, 1]
+    coefs = coefs @ _basis(place, coefs.shape[-1])[0]
     along_z = _basis(z, coefs.shape[0]) @ coefs
     return np.asarray(along_z if name in ROW_NAMES else along_z @ _basis(y, coefs.shape[1]).T)
 
