@@ -17,9 +17,7 @@ from functools import wraps
 from types import FrameType
 from typing import Any, ParamSpec, TypeVar
 
-PATIENCE = (
-    3.0  # seconds after which a signal that comes again is obeyed at once: some code never comes to a check
-)
+PATIENCE = 3.0  # seconds after which a signal that comes again is obeyed at once, check or not
 
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")

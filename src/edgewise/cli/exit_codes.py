@@ -26,9 +26,7 @@ FAILS = 2
 UNSEEN = 3  # of a watched run: no alarm is known, and too little was seen to say that there was none
 BAD_INPUT = 64  # sysexits.h: EX_USAGE
 INTERNAL_ERROR = 70  # sysexits.h: EX_SOFTWARE
-OUTPUT_LOST = (
-    74  # sysexits.h: EX_IOERR, standard output could not be written (full disk, closed, reader gone)
-)
+OUTPUT_LOST = 74  # sysexits.h: EX_IOERR, standard output could not be written
 INTERRUPTED = 130  # 128 + SIGINT
 ALLOCATION = ("can't allocate memory", "not enough memory", "out of memory")  # RuntimeErrors of torch
 DEBUG = "EDGEWISE_DEBUG"

@@ -175,9 +175,7 @@ def collapse_exponent(block: BlockMap, norm: float) -> float:
 def power_law(block: BlockMap) -> float | None:
     """zeta = d log(1 - c) / d log q on the growing stream, (B - sV^2 - q_m)/(sV^2 + q_m) for pre-norm."""
     if any(branch.norm.kind in ("tanh", "erf") and branch.norm.before for branch in block.block):
-        return (
-            None  # the slope of an elementwise norm fades with the norm: a stretched exponential, not a power
-        )
+        return None  # the slope of such a norm fades with the norm: a stretched exponential, not a power
     norm = np.array([1e7])
     before = _collapsed(block, norm)
     after, separation = block(norm, before)

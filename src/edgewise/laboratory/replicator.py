@@ -98,9 +98,7 @@ class Coherence:
     """How far keys are from K_i K_j^T = delta_ij kappa I, seen through the softmax (constants are invisible to it)."""
 
     scale: float  # kappa, the mean
-    deviation: (
-        float  # |P (K K^T - kappa I) P| / kappa: the decoupled field is wrong by at most half this share
-    )
+    deviation: float  # |P (K K^T - kappa I) P| / kappa: the decoupled field is wrong by at most half of it
     largest_entry: float  # largest |cos| of two different centered keys, the usual coherence
 
 

@@ -71,6 +71,10 @@ class Grid:
     path: Array | None = field(default=None, kw_only=True)  # (steps, axes): where training came from
 
     @property
+    def x(self) -> Array:
+        return self.axes[0]
+
+    @property
     def centre(self) -> float:
         return float(self.losses[tuple(size // 2 for size in self.losses.shape)])
 

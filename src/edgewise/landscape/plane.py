@@ -22,20 +22,12 @@ class Plane(Grid):
     """losses (rows, columns) at (x[column], y[row]); the center is the model."""
 
     @property
-    def x(self) -> Array:
-        return self.axes[0]
-
-    @property
     def y(self) -> Array:
         return self.axes[1]
 
 
 class LossLine(Grid):
     """losses (points,) at x; the center is the model."""
-
-    @property
-    def x(self) -> Array:
-        return self.axes[0]
 
 
 def plane(

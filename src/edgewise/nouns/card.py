@@ -93,9 +93,7 @@ class Panel:
     linear_x: float = 0.0  # x of both signs: linear up to this size, logarithmic beyond; 0: as log_x says
     x_names: tuple[str, ...] = ()  # of the places 0, 1, ... on an axis without numbers
     y_names: tuple[str, ...] = ()
-    y_range: tuple[float, float] | None = (
-        None  # the same for panels that are compared; else what the curves need
-    )
+    y_range: tuple[float, float] | None = None  # the same for compared panels; else what the curves need
     levels: tuple[float, ...] = ()  # dotted lines for the eye at these heights: chance, a goal, a budget
     places: tuple[float, ...] = ()  # and at these x
     complement: str = ""  # a second reading of the same axis, 1 - y, with this label

@@ -211,9 +211,7 @@ class Probability:
     high: float
     outside: tuple[str, ...] = ()
     why_open: str = ""
-    forgetting: float | None = (
-        None  # late change of the log-share of the stream that no longer comes from the input
-    )
+    forgetting: float | None = None  # late change of the log-share of the stream that is not the input's
 
     def json(self) -> Document:
         numbers = {name: round(getattr(self, name), 4) for name in ("value", "low", "high")}

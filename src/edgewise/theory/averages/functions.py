@@ -160,9 +160,7 @@ def _takes_torch(function: Callable[[Any], Any]) -> bool:
         values = function(torch.linspace(-1, 1, 3, dtype=torch.float64).requires_grad_())
         return isinstance(values, torch.Tensor) and values.requires_grad
     except (TypeError, AttributeError, RuntimeError, ValueError):
-        return (
-            False  # a numpy function: its values are checked next, and rejected there if they are not numbers
-        )
+        return False  # a numpy function: its values are checked next
 
 
 def _torch_derivative(function: Callable[[Any], Any], order: int) -> Function:
