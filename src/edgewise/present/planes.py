@@ -49,10 +49,16 @@ def phase_diagram(diagram: PhaseDiagram) -> Sheet:
     limit = finite_limit([diagram.near_angle, diagram.near_gradient])
     outcome = Map("", diagram.x, diagram.y, np.asarray(diagram.outcome, float), classes=OUTCOME_NAMES)
     shares = [f"{name} {np.mean(diagram.outcome == k):.0%}" for k, name in enumerate(OUTCOME_NAMES)]
+    near = None  # the grid point nearest to the given network
+    if diagram.marker is not None:
+        x, y = diagram.marker
+        near = int(np.argmin(np.abs(diagram.y - y))), int(np.argmin(np.abs(diagram.x - x)))
     panels = []
     for name, values in (("angle", diagram.near_angle), ("gradient", diagram.near_gradient)):
         background = Map("log-rate per block", diagram.x, diagram.y, values, limit)
-        note = _at_marker(diagram, values)
+        note = f"from {np.nanmin(values):+.3f} to {np.nanmax(values):+.3f} per block"
+        if near is not None:
+            note = f"{_name(diagram)}: {values[near]:+.3f} per block"
         panels.append(_panel(diagram, f"{name} exponent of near tokens", background, (name,), note))
     panels.append(_panel(diagram, "outcome", outcome, ("angle", "gradient"), ", ".join(shares)))
     network = diagram.architecture
@@ -78,15 +84,6 @@ def _panel(diagram: PhaseDiagram, title: str, background: Map, edges: tuple[str,
         log_x=geometric(diagram.x),
         log_y=geometric(diagram.y),
     )
-
-
-def _at_marker(diagram: PhaseDiagram, values: Array) -> str:
-    """Return the number at the grid point nearest to the given network."""
-    if diagram.marker is None:
-        return f"from {np.nanmin(values):+.3f} to {np.nanmax(values):+.3f} per block"
-    column = int(np.argmin(np.abs(diagram.x - diagram.marker[0])))
-    row = int(np.argmin(np.abs(diagram.y - diagram.marker[1])))
-    return f"{_name(diagram)}: {values[row, column]:+.3f} per block"
 
 
 def _name(diagram: PhaseDiagram) -> str:
