@@ -246,22 +246,22 @@ def _plain_if_short(axis: Axis, low: float, high: float) -> None:
 
 def _complement(axes: Axes, label: str) -> None:
     """Let the right axis read the same curve as 1 - y, so that 0.001 there is an overlap of 0.999."""
+
+    def one_minus(value: float, _: int | None) -> str:
+        if value < 1e-4:
+            return f"1−{value:.0e}".replace("e-0", "e-")
+        return f"{1 - value:.10f}".rstrip("0").rstrip(".")
+
     right = axes.twinx()
     right.set_yscale("log")
     right.set_ylim(axes.get_ylim())
     shown = [tick for tick in axes.get_yticks() if axes.get_ylim()[0] <= tick <= min(axes.get_ylim()[1], 1.0)]
     right.yaxis.set_major_locator(FixedLocator(shown))
-    right.yaxis.set_major_formatter(FuncFormatter(lambda value, _: _one_minus(value)))
+    right.yaxis.set_major_formatter(FuncFormatter(one_minus))
     right.yaxis.set_minor_locator(FixedLocator([]))
     right.set_ylabel(label, color=QUIET)
     right.tick_params(colors=QUIET, length=0)
     right.grid(False)
-
-
-def _one_minus(value: float) -> str:
-    if value < 1e-4:
-        return f"1−{value:.0e}".replace("e-0", "e-")
-    return f"{1 - value:.10f}".rstrip("0").rstrip(".")
 
 
 def _background(axes: Axes, background: Map, dots: Dots | None = None) -> None:
