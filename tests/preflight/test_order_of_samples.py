@@ -203,3 +203,28 @@ def test_what_is_unusual_and_healthy_has_no_error(name: str) -> None:
     report = checked(getattr(unusual, f"control_{name}")())
     assert report.exit_code < 2, report
     assert report.ok or name in NEAR.split(), report
+
+
+class Decisions(nn.Module):
+    """Returns, states and actions, in turn; an action is asked for where its state stands, or its return."""
+
+    def __init__(self, at: int) -> None:
+        super().__init__()
+        self.net, self.at = Net(8, given=D), at
+        self.give = nn.ModuleList([nn.Linear(1, D), nn.Linear(6, D), nn.Embedding(8, D)])
+
+    def forward(self, returns: Tensor, states: Tensor, actions: Tensor) -> Tensor:
+        parts = [self.give[0](returns), self.give[1](states), self.give[2](actions)]
+        out: Tensor = self.net(torch.stack(parts, 2).flatten(1, 2))[:, self.at :: 3]
+        return out
+
+
+@pytest.mark.parametrize("at, ok", [(1, True), (2, False)])
+def test_a_label_at_its_own_place_is_an_error_only_if_it_is_seen(at: int, ok: bool) -> None:
+    def loss(model: nn.Module, b: Any) -> Tensor:
+        return F.cross_entropy(model(*b).flatten(0, 1), b[2].flatten())
+
+    batches = [(torch.randn(B, 10, 1), x[:, :10], torch.randint(0, 8, (B, 10))) for x in floats(B, T, 6)]
+    report = checked(made(Decisions(at), loss, batches))
+    assert report.ok is ok, report
+    assert ok or {"label offset", "own label seen"} & {f.kind for f in report.findings}, report

@@ -118,14 +118,13 @@ def finding(
 error, warning, note = (partial(finding, severity) for severity in SEVERITIES)
 
 
-def table() -> str:
-    """Return the catalog as a Markdown table for the docs."""
-    head = "| fact | compares | threshold, and why | cost | cannot decide |\n|---|---|---|---|---|\n"
-    rows = [
-        f"| {f.name} | {f.compares} | {f.threshold} | {f.cost} | {f.cannot} |"
-        for f in sorted(FACTS.values(), key=lambda f: [*NEEDS].index(f.needs))
-    ]
-    return head + "\n".join(rows) + "\n"
+def table(*columns: str) -> str:
+    """Return these columns of the catalog as a Markdown table for the docs."""
+    rows = sorted(FACTS.values(), key=lambda f: [*NEEDS].index(f.needs))
+    words = {"name": "fact", "threshold": "threshold, and why", "cannot": "cannot decide"}
+    lines = [[words.get(c, c) for c in columns], ["---"] * len(columns)]
+    lines += [[str(getattr(f, c)) for c in columns] for f in rows]
+    return "\n".join(f"|{'|'.join(f' {cell} ' for cell in line)}|" for line in lines) + "\n"
 
 
 # --- causes before consequences ---

@@ -124,7 +124,9 @@ def _headline(report: CheckReport, width: int) -> Iterator[Line]:
     steps = report.cost.get("steps")
     cost = f"{seconds:.1f} s" + (f", as long as {steps:.0f} steps" if steps and report.ok else "")
     if report.ok:
-        text = f"READY   {len(report.held)} facts hold, 0 do not, {len(report.undecided)} cannot be decided"
+        text = f"READY   {len(report.held)} facts hold" + (
+            f", {len(report.undecided)} undecided" if report.undecided else ""
+        )
     else:
         counts = [_count(errors, "error"), _count(warnings, "warning")]
         word = "STOP" if errors else "LOOK"

@@ -344,7 +344,9 @@ def label_offset(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
         )
     elif shift <= 0 and causal and evidence.seen().softmaxes:
         yield finding(
-            ("error", "warning", "note")[min(2, (alignment.start or 0) - shift)],  # a task of memory, perhaps
+            ("error", "warning", "note")[min(2, (alignment.start or 0) - shift)]  # a task of memory, perhaps
+            if _sees_its_label(evidence, shift)
+            else "note",
             "labels",
             "The labels are not shifted: a causal network is asked for a token that it has already seen.",
             f"output i is asked for token i{shift - (alignment.start or 0):+d}"
@@ -361,6 +363,14 @@ def label_offset(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
             "replace the scored tokens by the mask token before the network sees them",
             offset=0,
         )
+
+
+def _sees_its_label(evidence: TrainingEvidence, shift: int) -> bool:
+    """Return whether an output depends on the token it is asked for, as the influence matrix tells."""
+    if evidence.reach is None:
+        return True
+    rows = [(b, row + shift) for b, row in enumerate(evidence.reach_rows) if row >= 0 and row + shift >= 0]
+    return any(bool(evidence.reach[b, at] > 1e-7 * evidence.reach[b].max()) for b, at in rows)
 
 
 def _visible_labels(alignment: Alignment) -> Iterator[CheckFinding]:

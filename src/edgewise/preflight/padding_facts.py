@@ -434,7 +434,7 @@ def padding_row(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
 def positions(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
     """Compare the rows that every table is asked for; positions with one another.
 
-    Threshold: a table of at least 8 rows asked for one row only by all tokens; positions that run backward or repeat.
+    Threshold: a table of at least 8 rows asked for one row only by all tokens; positions that count samples, or repeat.
     """
     seen = evidence.seen()
     tokens = max((x.ids.shape[-1] for x in seen.lookups if x.ids.dim() >= 1), default=0)
@@ -463,17 +463,6 @@ def positions(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
                 f"a table of {size} rows is asked for row {int(ids.flatten()[0])} only",
                 "index the position table by arange(length)",
             )
-        elif named and ids.dim() == 2 and ids.shape[0] > 1 and ids.shape[0] == tokens != ids.shape[1]:
-            continue
-        elif named and ids.dim() <= 2:
-            steps = ids.reshape(-1, ids.shape[-1]).diff(dim=-1)
-            if bool((steps == -1).all()):
-                yield warning(
-                    lookup.place,
-                    "Positions run backward.",
-                    f"from {int(ids.flatten()[0])} down to {int(ids.reshape(-1, ids.shape[-1])[0, -1])}",
-                    "arange(length), not its flip",
-                )
     yield from _alike(evidence)
     living = {n for one in evidence.gradients for n, g in one.items() if g is not None and g.alive}
     unused = [
