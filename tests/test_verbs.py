@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import edgewise
+from edgewise.arrays import check_tokens
 from edgewise.errors import BadInput
 from edgewise.nouns.verdict import Kind, Outcome
 
@@ -226,3 +227,15 @@ def test_a_measured_start_of_centred_tokens_is_accepted() -> None:
     nothing = dataclasses.replace(first, separation=first.separation * np.nan)
     with pytest.raises(edgewise.BadInput):
         edgewise.predict(network, start=nothing)
+
+
+@pytest.mark.parametrize("memory, fits", [(8.0e6, True), (7.9e6, False)])
+def test_tokens_fit_if_the_attention_of_one_head_does(
+    memory: float, fits: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """8 bytes a pair: 1,000 tokens take 8 MB."""
+    monkeypatch.setattr("edgewise.arrays.physical_memory", lambda: memory)
+    if fits:
+        return check_tokens(1000)
+    with pytest.raises(BadInput, match=r"Use at most 993 tokens"):
+        check_tokens(1000)

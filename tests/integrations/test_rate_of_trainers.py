@@ -146,3 +146,14 @@ def test_the_door_for_a_trainer_has_the_defaults_of_the_function() -> None:
     assert {n: own[n].default for n in ("steps", "rates", "seed", "progress")} == {
         n: theirs[n].default for n in ("steps", "rates", "seed", "progress")
     }
+
+
+@pytest.mark.parametrize("automatic, optimizers", [(False, 1), (True, 2)])
+def test_an_optimizer_that_lightning_does_not_step_alone_is_rejected(
+    automatic: bool, optimizers: int
+) -> None:
+    trainer = SimpleNamespace(global_step=0, optimizers=[None] * optimizers)
+    with pytest.raises(edgewise.BadInput, match="expected one optimizer that Lightning steps"):
+        RehearseLearningRate.on_train_start(
+            SimpleNamespace(), trainer, SimpleNamespace(automatic_optimization=automatic)
+        )

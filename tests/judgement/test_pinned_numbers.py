@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from edgewise.judgement.findings import FindingEvidence, beside_the_score
+from edgewise.judgement.grid import late_forgetting
 from edgewise.judgement.judge import judge
 from edgewise.judgement.outcome import (
     BEYOND,
@@ -29,6 +30,7 @@ from edgewise.judgement.profile import profile, read
 from edgewise.nouns.architecture import Perceptron, transformer
 from edgewise.nouns.trace import FirstLoss, Provenance, Trace
 from edgewise.nouns.verdict import FindingSeverity, Kind, Outcome, Probability
+from edgewise.theory.predict import predict
 
 DEPTH, TOKENS = 8, 16
 LAYERS = np.arange(DEPTH + 1)
@@ -204,3 +206,23 @@ def test_a_first_loss_is_told_from_twice_chance_with_the_factor_that_helps() -> 
     capped = judge(trace(angle=0.0, gradient=-0.05, first_loss=FirstLoss(17.0, 4.0)))
     assert capped.outcome is Outcome.RISKY and capped.probability is None
     assert capped.findings[0].kind is Kind.LARGE_FIRST_LOSS
+
+
+def test_gradients_of_queries_starve_by_the_mean_over_seeds_of_each_block() -> None:
+    """Means 0, -9, -18 over two seeds: 10^-7.8 between the first block and the worst; a mean over blocks is -2."""
+    logs = np.array([[0.0, -8.0, -16.0], [0.0, -10.0, -20.0]])
+    changes = {"weight_gradient.query": logs, "weight_gradient.value": np.zeros((2, 3))}
+    made = trace()
+    verdict = judge(replace(made, statistics=made.statistics | changes))
+    (starved,) = [each for each in verdict.findings if each.kind is Kind.STARVED_QUERY_KEY]
+    assert "fall by 10^-7.8 " in starved.sentence
+    half = replace(made, statistics=made.statistics | {**changes, "weight_gradient.query": logs / 2})
+    assert Kind.STARVED_QUERY_KEY not in {each.kind for each in judge(half).findings}  # e^-9 > 1e-4
+
+
+def test_late_forgetting_is_the_second_half_over_the_whole_depth() -> None:
+    """Of five blocks the last three, times 5/3; pre-norm forgets by the growth of its stream."""
+    network = transformer(depth=5, tokens=8, norm="pre")
+    norm = predict(network).norm[0]  # two branches a block
+    (late,), _, _ = late_forgetting(network, {"mlp_in_gain": np.array([1.0])})
+    assert late == pytest.approx(abs(np.log(norm[10] / norm[4])) * 5 / 3)

@@ -193,3 +193,11 @@ def test_an_mlp_on_a_simplex_is_the_mlp_on_its_gram_matrix(gated):
     found = step.weights(gradient)
     assert set(found) == set(weights) == {"mlp_in", "mlp_out"} | ({"mlp_linear"} if gated else set())
     assert {k: float(v) for k, v in found.items()} == pytest.approx(dict(weights), rel=1e-6)
+
+
+@pytest.mark.parametrize("variance, marked", [(7.5, False), (8.5, True)])
+def test_heads_are_too_narrow_from_an_eighth_of_their_width_on(variance: float, marked: bool) -> None:
+    """Heads of width 64: the logit variance of one block is the square of its gain."""
+    trace = orbit(depth=1, tokens=8, width=512, heads=8, score_gain=variance**0.5)
+    assert np.nanmax(trace.statistics["logit_variance"]) == pytest.approx(variance)
+    assert ("this recursion is for wide heads" in " ".join(trace.provenance.extrapolated)) == marked
