@@ -31,6 +31,7 @@ CAUSES = {
     "forgets_input",
     "stream_out_of_range",
     "quiet_start",
+    "slow_start",
 }
 
 

@@ -16,7 +16,7 @@ from edgewise.judgement.outcome import (
     outcome_of,
     slowdown_table,
 )
-from edgewise.nouns.verdict import Kind, Outcome, Probability, Slowdown, Verdict
+from edgewise.nouns.verdict import FindingSeverity, Kind, Outcome, Probability, Slowdown, Verdict
 
 GAINS = ("score_gain", "value_gain", "mlp_in_gain", "mlp_out_gain")
 
@@ -93,6 +93,16 @@ def test_matrices_and_embeddings_have_a_size_that_is_best() -> None:
 
     assert steps(1e-3) > steps(1.0) < steps(30.0)
     assert steps(1.0) < steps(1.0, entering=1.0)
+
+
+def test_what_is_slow_is_not_laid_to_exponents() -> None:
+    """Tokens that merge were named as the reason, although the probability alone says that the network trains."""
+    gains = {"value_gain": 10.0, "mlp_in_gain": 10.0, "mlp_out_gain": 10.0}
+    verdict = judged(depth=12, tokens=32, width=256, norm="pre", **gains)
+    assert verdict.outcome is Outcome.RISKY and verdict.probability and verdict.probability.value > 0.75
+    first, *others = verdict.findings
+    assert first.kind is Kind.SLOW_START and CAUSES["large"] in first.sentence
+    assert all(finding.severity is FindingSeverity.NOTE for finding in others)
 
 
 def test_the_screen_says_on_how_many_networks_it_rests_and_what_was_not_seen() -> None:

@@ -49,13 +49,18 @@ SHRINK = "Shrink the branches against the skip (attention_branch, mlp_branch), o
 
 @dataclass(frozen=True)
 class FindingEvidence:
-    """What findings are written from: the numbers, the parts of the risk, and the outcome that they led to."""
+    """What findings are written from: the numbers, the parts of the risk, and the outcome that these led to."""
 
     reading: TraceReading
     score: RiskScore | None
     risks: Mapping[str, float]
     outcome: Outcome
     slowdown: Slowdown | None = None
+
+    @property
+    def slow(self) -> bool:
+        """True if the steps alone make it risky: then no part of the risk is why."""
+        return self.outcome is Outcome.TRAINS and self.slowdown is not None and self.slowdown.value >= SLOW
 
     def level(self, part: str, size: float, limit: float = SEVERITY_LIMITS.risky) -> FindingSeverity | None:
         """Return the severity of a part of the score: the outcome's if it is a cause, a note if it is large."""
@@ -69,9 +74,9 @@ class FindingEvidence:
 
 def find(evidence: FindingEvidence) -> tuple[Finding, ...]:
     """Every defect the numbers show, the worst first; what carries most of the risk leads among equals."""
-    checks = (_range, _angle, _gradient, _forgets, _slow, _quiet, _entropy, _starved, _jump)
+    checks = (_range, _angle, _gradient, _forgets, _slow, _steps, _entropy, _starved, _jump)
     findings = [finding for check in checks if (finding := check(evidence)) is not None]
-    worst = LEVELS[evidence.outcome]
+    worst = RISKY if evidence.slow else LEVELS[evidence.outcome]
     mild = [f if ORDER[f.severity] >= ORDER[worst] else replace(f, severity=worst) for f in findings]
 
     def risk(kind: Kind) -> float:
@@ -242,19 +247,30 @@ def _slow(evidence: FindingEvidence) -> Finding | None:
     )
 
 
-def _quiet(evidence: FindingEvidence) -> Finding | None:
-    """Find blocks that add next to nothing to their stream: they have to grow before they can do anything."""
+def _steps(evidence: FindingEvidence) -> Finding | None:
+    """Find what makes a start slow; blocks that add next to nothing to their stream are named in any case."""
     slowdown = evidence.slowdown
-    if slowdown is None or not slowdown.added < QUIET:
+    if slowdown is None:
         return None
-    share = -math.expm1(-slowdown.added)
+    if slowdown.added < QUIET:
+        share = -math.expm1(-slowdown.added)
+        return Finding(
+            Kind.QUIET_START,
+            f"The start is quiet: at the output {f'{share:.1%}' if share >= 5e-4 else 'less than 0.1 %'} of the stream "
+            "comes from the blocks, which have to grow before they do anything.",
+            "Draw the matrices of the blocks larger, or the embedding smaller: of recorded networks those learned "
+            "fastest whose blocks write most of the stream.",
+            RISKY if evidence.slow else NOTE,
+        )
+    if not evidence.slow:
+        return None
     return Finding(
-        Kind.QUIET_START,
-        f"The start is quiet: at the output {f'{share:.1%}' if share >= 5e-4 else 'less than 0.1 %'} of the stream "
-        "comes from the blocks, which have to grow before they do anything.",
-        "Draw the matrices of the blocks larger, or the embedding smaller: of recorded networks those learned fastest "
-        "whose blocks write most of the stream.",
-        RISKY if slowdown.value >= SLOW and evidence.outcome is Outcome.RISKY else NOTE,
+        Kind.SLOW_START,
+        f"The start is slow: about {slowdown.value:.1f} times the steps of a well initialized network of its shape are "
+        f"expected, because {slowdown.cause}.",
+        "Draw the matrices of the blocks at another scale, or the embedding smaller; edgewise.fastest_plan(model, "
+        "batch) looks for the scale of the blocks.",
+        RISKY,
     )
 
 

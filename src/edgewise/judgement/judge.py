@@ -59,9 +59,12 @@ def judge(trace: Trace, audit: Sequence[AuditFinding] = (), budget: SearchBudget
         probability = replace(probability, why_open=why_open(probability, trace))
     causes = beside_the_score(trace, audit)
     slowdown = None if score is None else expected(score, trace)
-    outcome = Outcome.UNDECIDED if probability is None else outcome_of(probability, slowdown)
+    by_risk, outcome = (
+        Outcome.UNDECIDED if probability is None else outcome_of(probability, steps)
+        for steps in (None, slowdown)
+    )
     findings = find(
-        FindingEvidence(reading, score, {} if score is None else risks(score, trace), outcome, slowdown)
+        FindingEvidence(reading, score, {} if score is None else risks(score, trace), by_risk, slowdown)
     )
     capped = bool(causes) and outcome is not Outcome.FAILS
     return Verdict(
@@ -186,7 +189,8 @@ def _remedied(
     """Return the findings, the first that can be cured with the search for its cure, which runs when it is read."""
     if trace.departure:
         return tuple(replace(finding, advice=_by_measurement(finding, trace)) for finding in findings)
-    first = next((f for f in findings if f.kind in CURABLE), next(iter(findings), None))
+    slow = bool(findings) and findings[0].kind in (Kind.QUIET_START, Kind.SLOW_START)
+    first = next((f for f in findings if f.kind in CURABLE and not slow), next(iter(findings), None))
     return tuple(replace(f, search=search) if f is first else f for f in findings)
 
 
