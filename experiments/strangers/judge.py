@@ -248,7 +248,9 @@ def _initialize(truth: Truth, facts: Facts) -> Verdict:
 
 def _watch(truth: Truth, facts: Facts) -> Verdict:
     wrong = ["the run is not that of an unwatched one"] if facts["same as unwatched"] is False else []
-    if not facts["gradient_norm"]:
+    if (
+        not facts["gradient_norm"] and "not finite" not in facts["said"]
+    ):  # of weights that are not numbers there is none
         wrong.append("no gradient norm of the whole")
     if facts["depth"] and truth.depth is not None and facts["depth"] != truth.depth:
         wrong.append(f"blocks: says {facts['depth']}, is {truth.depth}")

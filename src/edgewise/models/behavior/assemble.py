@@ -295,12 +295,12 @@ def _gated(site: Site) -> bool | None:
 
 
 def _agree_on_the_last(branches: dict[Site, Branch]) -> None:
-    """The norm on the last sum may lie outside the blocks; then it is what all other sums have."""
+    """The norm on the last sum, and on that of a stage, may lie outside the blocks; then it is what all others have."""
     unknown = [site for site, branch in branches.items() if branch.outside_norm is None]
     rest = {branch.outside_norm for branch in branches.values()} - {None}
     last = max((site.place for site in branches), default=0)
     kinds = {branch.norm_kind for branch in branches.values()} - {None}
-    if len(rest) == 1 and all(site.place == last for site in unknown):
+    if len(rest) == 1 and all(site.place == last or site.place + 1 in site.chain.stages for site in unknown):
         for site in unknown:
             object.__setattr__(branches[site], "outside_norm", next(iter(rest)))
             if len(kinds) == 1 and next(iter(rest)):

@@ -23,13 +23,12 @@ from edgewise.models.behavior.mlp import activations, equal, feeders, in_halves,
 from edgewise.models.behavior.norms import is_normed
 from edgewise.models.behavior.record import Gains, Operation
 from edgewise.models.behavior.residuals import Score
-from edgewise.models.behavior.score_operands import between_tokens, operands
+from edgewise.models.behavior.score_operands import HIDDEN, between_tokens, operands
 from edgewise.models.behavior.token_order import mixing_sites
 
 NOISE, EQUAL = 11, 13  # seeds
 DRAWS = 8  # different tokens whose copies fill an input
 LOUD = 1e4
-HIDDEN_SCORE = -1e4  # scores below are masked
 
 
 def read_gains(experiment: Experiment, draws: int = DRAWS) -> None:
@@ -144,7 +143,7 @@ class _Scores:
         return look
 
     def _compare(self, site: Site, one: Tensor, other: Tensor) -> None:
-        open_ = (one > HIDDEN_SCORE) & (other > HIDDEN_SCORE)
+        open_ = (one > HIDDEN) & (other > HIDDEN)
         if bool(open_.any()):
             self.values[site] = math.sqrt(float((one - other)[open_].pow(2).mean()) / 2)
 

@@ -12,31 +12,16 @@ from torch import Tensor, nn
 
 from edgewise.models.behavior.record import Operation
 
-MATRIX = frozenset(
-    (
-        "linear",
-        "matmul",
-        "__matmul__",
-        "__rmatmul__",
-        "bmm",
-        "mm",
-        "mv",
-        "addmm",
-        "baddbmm",
-        "addbmm",
-        "einsum",
-        "tensordot",
-        "bilinear",
-        "conv1d",
-        "conv2d",
-        "conv3d",
-        "conv_transpose1d",
-        "conv_transpose2d",
-        "grouped_mm",
-        "_grouped_mm",
-        "_scaled_mm",
-        "chain_matmul",
-    )
+
+def _names(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+MATRIX = _names(
+    """
+    linear matmul __matmul__ __rmatmul__ bmm mm mv addmm baddbmm addbmm einsum tensordot bilinear conv1d
+    conv2d conv3d conv_transpose1d conv_transpose2d grouped_mm _grouped_mm _scaled_mm chain_matmul
+    """
 )
 FOURIER = frozenset(
     ("fft_fft", "fft_fft2", "fft_fftn", "fft_rfft", "fft_rfft2")
@@ -53,61 +38,21 @@ WITH_PRODUCT = frozenset(("addcmul", "addcmul_", "addcdiv", "addcdiv_"))  # x + 
 TOTAL = frozenset(("sum", "mean"))  # of a stack of tensors
 MULTIPLY = frozenset(("mul", "__mul__", "__rmul__", "__imul__", "mul_", "multiply"))
 DIVIDE = frozenset(("div", "__truediv__", "__itruediv__", "div_", "divide"))
-SAME_NUMBERS = frozenset(
-    (
-        "dropout",
-        "dropout_",
-        "dropout1d",
-        "dropout2d",
-        "feature_dropout",
-        "alpha_dropout",
-        "to",
-        "type",
-        "type_as",
-        "float",
-        "double",
-        "half",
-        "bfloat16",
-        "contiguous",
-        "clone",
-        "detach",
-        "view",
-        "reshape",
-        "view_as",
-        "reshape_as",
-        "flatten",
-        "unflatten",
-        "transpose",
-        "swapaxes",
-        "permute",
-        "movedim",
-        "squeeze",
-        "unsqueeze",
-        "t",
-        "identity",
-        "__get__",
-        "expand",
-        "cuda",
-        "cpu",
-    )
+SAME_NUMBERS = _names(
+    """
+    dropout dropout_ dropout1d dropout2d feature_dropout alpha_dropout to type type_as float double half
+    bfloat16 contiguous clone detach view reshape view_as reshape_as flatten unflatten transpose
+    swapaxes permute movedim squeeze unsqueeze t identity __get__ expand cuda cpu
+    """
 )
 LIKE_OTHER = frozenset(
     ("type_as", "expand_as", "view_as", "reshape_as")
 )  # only the shape or type of the second
-LIKE_NOTHING = frozenset(
-    (
-        "zeros_like",
-        "ones_like",
-        "empty_like",
-        "full_like",
-        "rand_like",
-        "randn_like",
-        "new_zeros",
-        "new_ones",
-        "new_empty",
-        "new_full",
-        "new_tensor",
-    )
+LIKE_NOTHING = _names(
+    """
+    zeros_like ones_like empty_like full_like rand_like randn_like new_zeros new_ones new_empty new_full
+    new_tensor
+    """
 )
 CUTTING = ("chunk", "split", "split_with_sizes", "tensor_split")
 CHOICE = frozenset(("topk", "argmax", "sort", "argsort"))  # what a router does with its scores
@@ -190,6 +135,9 @@ class Graph:
         default_factory=dict
     )  # node of a sum of the stream at two depths (x + 0.1 x_0) to the later operand
 
+    doubled: dict[int, tuple[int, float, float]] = field(
+        default_factory=dict
+    )  # sum whose own skip is added to it again, x + (x + f(x)), to (node of that, weights of the sum and of the skip)
     mapped: bool = False  # something ran on the stand-ins of `torch.vmap`
 
     @cached_property

@@ -111,8 +111,8 @@ def _matches(
     """
     common: set[tuple[str, bool]] | None = None
     for last, firsts in feeders(experiment, site):
-        if last not in inputs or not all(op in hidden for op in firsts):
-            continue
+        if last not in inputs or not all(op in hidden for op in firsts) or not inputs[last].numel():
+            continue  # no token was sent to this expert
         site.traits.hidden_width = inputs[last].shape[1 if last.function in CHANNELS_FIRST else -1]
         given = [hidden[op] for op in firsts]
         names = set(_formulas(given, inputs[last], gates))

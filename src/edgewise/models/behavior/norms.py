@@ -15,7 +15,7 @@ from edgewise.models.behavior.experiment import Experiment, Site, unit
 from edgewise.models.behavior.graph import CHOICE, SOFTMAX, Graph
 from edgewise.models.behavior.record import Operation
 from edgewise.models.behavior.score_operands import EXCHANGED
-from edgewise.models.behavior.stacks import added
+from edgewise.models.behavior.stacks import REVERSIBLE, added
 
 EXACT = {torch.float64: 1e-8, torch.float32: 1e-4}  # |skip - m stream| / |stream|
 ROUGH = 2e-2  # in half precision
@@ -41,6 +41,9 @@ def read_shares(experiment: Experiment) -> None:
         factor = abs(branch_scale(experiment.graph, site)[0])
         outer = factor if site.part.total != site.total else abs(_weights(experiment.graph, site)[1])
         whole = skips[site.residual.node] * abs(_weights(experiment.graph, site)[0])
+        later, again = _again(experiment.graph, site)
+        if site.traits.skip and again:  # the skip is there twice
+            whole *= site.traits.skip / (site.traits.skip - again) * later
         site.traits.share = outer * sizes[site] / whole if whole else float("inf")
         site.traits.silent = sizes[site] == 0
 
@@ -61,14 +64,14 @@ def _skip(experiment: Experiment, site: Site, skip: Tensor, stream: Tensor | Non
     if skip.numel() != stream.numel():
         site.traits.reasons.append("its skip is not the stream")
         return None
-    exact = EXACT.get(skip.dtype, ROUGH)
+    exact, (later, again) = EXACT.get(skip.dtype, ROUGH), _again(experiment.graph, site)
     skip, stream = wide(skip).flatten(), wide(stream).flatten()
     square = float(stream.dot(stream))
     factor = float(skip.dot(stream)) / square if square else 1.0
     if float((skip - factor * stream).norm()) > exact * square**0.5:
         site.traits.reasons.append("its skip is not the stream times a number")
         return None
-    return round(factor, 6) * _weights(experiment.graph, site)[0]
+    return round(factor, 6) * _weights(experiment.graph, site)[0] * later + again
 
 
 def branch_scale(graph: Graph, site: Site) -> tuple[float, float | None]:
@@ -78,7 +81,12 @@ def branch_scale(graph: Graph, site: Site) -> tuple[float, float | None]:
     scale, vector = _down_to(graph, operands[1 - site.residual.skip_side], site.part.tip) or (1.0, None)
     own, own_vector = _scales(graph, site.part.tip)
     sizes = [v for v in (vector, own_vector) if v is not None]
-    return scale * own * _weights(graph, site)[1], sizes[0] if sizes else None
+    return scale * own * _weights(graph, site)[1] * _again(graph, site)[0], sizes[0] if sizes else None
+
+
+def _again(graph: Graph, site: Site) -> tuple[float, float]:
+    """Return what multiplies the sum, and its skip beside it, where that is added again: x + (x + f(x))."""
+    return graph.doubled.get(site.residual.node, (0, 1.0, 0.0))[1:]
 
 
 def _scales(graph: Graph, index: int) -> tuple[float, float | None]:
@@ -116,12 +124,14 @@ def _down_to(graph: Graph, index: int, tip: int) -> tuple[float, float | None] |
 
 def rescale(graph: Graph, site: Site) -> float | None:
     """Return what multiplies the stream between this sum and the next; None if a norm or a vector does."""
-    chain, after = site.chain, site.place + 1
-    if after == len(chain.sums):
-        return _rescaled_last(graph, site)
+    chain, step = site.chain, 2 if REVERSIBLE in site.chain.remarks else 1  # two streams take turns
+    place = site.place if site.place + step < len(chain.sums) or step == 1 else site.place - step
+    after = place + step
+    if after >= len(chain.sums) or place < 0:
+        return _rescaled_last(graph, site) if step == 1 else 1.0
     if after in chain.stages:  # what acts between stages belongs to no branch
         return 1.0
-    return _scale_between(graph, chain.sums[after].point, site.residual.node, chain.merging)
+    return _scale_between(graph, chain.sums[after].point, chain.sums[place].node, chain.merging)
 
 
 def _rescaled_last(graph: Graph, site: Site) -> float | None:
@@ -135,8 +145,9 @@ def _rescaled_last(graph: Graph, site: Site) -> float | None:
         return 1.0 if all(_scale_between(*gap, site.chain.merging) == 1.0 for gap in gaps) else None
     outlet = graph.by_operation.get(site.chain.outlet, site.residual.node)
     index = outlet
-    while index != site.residual.node and graph.transparent(graph[index]):
-        index = graph[index].parents[0]
+    doubled = graph.doubled.get(site.residual.node, (None,))[0]
+    while index != site.residual.node and (index == doubled or graph.transparent(graph[index])):
+        index = graph.mixes.get(index, graph[index].parents[0])
     return _scale_between(graph, outlet, site.residual.node, set()) if index == site.residual.node else None
 
 
@@ -306,8 +317,7 @@ def _conclude(graph: Graph, site: Site, plain: _Inputs, loud: _Inputs, shifted: 
             traits.norm_kind = kind_of(*(p.weights[operation] for p in (plain, loud, shifted)))
     after = (site.stack, site.place + 1)  # the point after this sum
     last = site.place + 1 == len(site.chain.sums)
-    if site.place + 1 in site.chain.stages:
-        traits.outside_growth = 1.0
+    if site.place + 1 in site.chain.stages:  # between stages other matrices act too
         return
     if all(after in p.points for p in (plain, loud, shifted)) and (
         last or not site.chain.plain[site.place + 1]

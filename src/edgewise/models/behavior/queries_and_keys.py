@@ -139,7 +139,11 @@ def _beside_windows(query: Tensor, key: Tensor, stream_width: int) -> tuple[Tens
     if query.dim() != 5 or key.dim() != 5 or query.shape[:3] != key.shape[:3]:
         return query, key
     fills = [axis for axis in (1, 2) if query.shape[axis] * query.shape[-1] == stream_width]
-    return (query.select(3 - fills[0], 0), key.select(3 - fills[0], 0)) if len(fills) == 1 else (query, key)
+    if not fills:
+        return query, key
+    # of as many windows as heads: heads may share their keys, windows differ
+    windows = 3 - min(fills, key=lambda axis: _distinct(key[0].movedim(axis - 1, 0).flatten(1)))
+    return query.select(windows, 0), key.select(windows, 0)
 
 
 def _heads(site: Site, operation: Operation, query: Tensor, key: Tensor) -> None:
@@ -179,6 +183,8 @@ def _heads_by_letters(site: Site, equation: str, query: Tensor, key: Tensor, str
     folded = sizes[entry] // ENTRIES
     site.traits.head_width = math.prod(sizes[letter] for letter in width)
     axes = [sizes[letter] for letter in heads]
+    if "..." in equation and folded == 1 and math.prod(axes) * site.traits.head_width != stream_width:
+        return  # what the dots stand for may be windows
     site.traits.heads = _heads_beside(site, folded, math.prod(axes), stream_width)
     if (
         folded == 1 < len(axes) and math.prod(axes) * site.traits.head_width != stream_width
@@ -207,4 +213,5 @@ def _heads_beside(site: Site, folded: int, named: int, width: int) -> int | None
     """
     if folded == 1 or named == 1:
         return folded * named
-    return named if named * (site.traits.head_width or 0) == width else None
+    fills = {number for number in (named, folded) if number * (site.traits.head_width or 0) == width}
+    return fills.pop() if len(fills) == 1 else None

@@ -285,23 +285,21 @@ class Stack:
     @property
     def sees(self) -> tuple[str | None, ...]:
         """Of the attention in each block; a window is one of the patterns causal and all only."""
-        return tuple(
-            next((b.sees for b in block.branches if b.kind == "attention"), None) for block in self.blocks
-        )
+        return self._of_attentions("sees", None)
 
     @property
     def window(self) -> tuple[int | None, ...]:
         """Of the attention in each block."""
-        return tuple(
-            next((b.window for b in block.branches if b.kind == "attention"), None) for block in self.blocks
-        )
+        return self._of_attentions("window", None)
 
     @property
     def positions(self) -> tuple[tuple[str, ...] | None, ...]:
         """Of the attention in each block."""
-        return tuple(
-            next((b.positions for b in block.branches if b.kind == "attention"), ()) for block in self.blocks
-        )
+        return self._of_attentions("positions", ())
+
+    def _of_attentions(self, fact: str, without: Any) -> tuple[Any, ...]:
+        own = (next((b for b in block.branches if b.kind == "attention"), None) for block in self.blocks)
+        return tuple(without if b is None else getattr(b, fact) for b in own)
 
     @property
     def qk_norm(self) -> bool | None:

@@ -188,6 +188,11 @@ def _residual(graph: Graph, node: Node, sums: dict[int, ResidualSum]) -> Residua
             if any(graph[index].weight for index in inside):
                 if _same_stream(graph, branch, source.index, sums):
                     graph.mixes[node.index] = branch
+                    end = sums.get(_plainly(graph, branch, sums))
+                    if end is not None and _plainly(graph, skip.index, sums) == _plainly(
+                        graph, end.point, sums
+                    ):
+                        graph.doubled[end.node] = node.index, node.weights[side], node.weights[1 - side]
                     return None
                 point = source if source in way else way[-1]
                 node.mixed |= stream is not None
@@ -195,6 +200,15 @@ def _residual(graph: Graph, node: Node, sums: dict[int, ResidualSum]) -> Residua
                 made &= source not in way
                 return ResidualSum(node.index, point.index, source.index, 1 - side, inside, parts, made)
     return None
+
+
+def _plainly(graph: Graph, index: int, sums: dict[int, ResidualSum]) -> int:
+    """The first value on the way up that is more than a view of another."""
+    return next(
+        n.index
+        for n in way_up(graph, graph[index], sums)
+        if n.scale is not None or not graph.transparent(n) or n.index in sums
+    )
 
 
 def _weighed(graph: Graph, skip: Node, branch: Node) -> Node | None:

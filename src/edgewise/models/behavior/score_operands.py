@@ -20,7 +20,7 @@ EXCHANGED = (3, 2)  # from the end: the tokens that are exchanged
 FEWEST = 6  # tokens; in fewer a row of scores that changes whole is not told from one in which two keys do
 CHANGED = 1e-3  # of the largest change
 ROUNDING = 1e-6  # of the largest number: changes below are none
-HIDDEN = -1e4  # scores below are masked
+HIDDEN = -5e3  # scores below are masked; a mask of -1e4 leaves the score on top of it
 
 
 @dataclass
@@ -136,7 +136,7 @@ def equation_of(args: Any, kwargs: Any) -> str:
 def letters_of(equation: str, query: Tensor, key: Tensor) -> tuple[str, str, str] | None:
     """The letters of queries, keys and scores; None if the equation is none of queries and keys.
 
-    Axes that three dots stand for get capital letters, the first for entries; there must be no other of size above one.
+    Axes that three dots stand for get capital letters: entries, and then heads; no third may be of size above one.
     """
     inputs, _, scores = equation.replace(" ", "").partition("->")
     first, _, second = inputs.partition(",")
@@ -144,7 +144,7 @@ def letters_of(equation: str, query: Tensor, key: Tensor) -> tuple[str, str, str
     first, second, scores = (text.replace("...", dots) for text in (first, second, scores))
     if len(first) != query.dim() or len(second) != key.dim() or len(scores) < 3:
         return None
-    if any(size > 1 for letter, size in zip(first, query.shape, strict=True) if letter in dots[1:]):
+    if any(size > 1 for letter, size in zip(first, query.shape, strict=True) if letter in dots[2:]):
         return None
     own = [
         [s for s in scores if s in one and s not in other]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -65,6 +66,8 @@ def chains(graph: Graph, sums: Sequence[ResidualSum]) -> list[Chain]:
     listed: list[Chain] = []
     for residual in sums:
         before, plain = link(graph, graph[residual.point], by_node)
+        if before is not None and _relaid(graph, graph[before].shape, graph[residual.point].shape):
+            before = None
         merged = None if before is not None else _merged(graph, graph[residual.point], by_node)
         before = merged if before is None else before
         chain = open_chains.pop(before, None) if before is not None else None
@@ -72,7 +75,8 @@ def chains(graph: Graph, sums: Sequence[ResidualSum]) -> list[Chain]:
             chain = Chain([], [])
             listed.append(chain)
         way = way_up(graph, graph[residual.point], by_node)
-        if way[-1].index in graph.mixes:
+        doubled = {node for node, *_ in graph.doubled.values()}
+        if way[-1].index in graph.mixes.keys() - doubled:
             chain.remarks.append(MERGED)
         if before is not None and added(way[-1]):
             chain.remarks.append(SHIFTED)
@@ -105,6 +109,11 @@ def _staged(graph: Graph, listed: list[Chain], by_node: dict[int, ResidualSum]) 
         before = next((c for c in listed if c is not chain and c.sums[-1].node in ends), None)
         if before is None or graph[before.sums[-1].node].shape == point.shape:
             continue
+        beside = (graph[index] for index in graph.above(point.index, {*by_node}))
+        if any(
+            node.function == "embedding" or (node.function == INPUT and not node.integer) for node in beside
+        ):
+            continue  # it also starts from the input: a stack of its own
         kinds = [{_kind(graph, c, block) for block in c.blocks} for c in (before, chain)]
         if kinds[0] != kinds[1] or not all(attention for kind in kinds[0] for attention, *_ in kind[:1]):
             continue
@@ -229,6 +238,12 @@ def _merged(graph: Graph, point: Node, sums: dict[int, ResidualSum]) -> int | No
     same = len(ends) > 1 and all(graph[end].shape == point.shape for end in ends)
     joined = same and max(ends) in sums and bool(graph.between(min(ends), max(ends)))
     return max(ends) if joined else None
+
+
+def _relaid(graph: Graph, before: tuple[int, ...], after: tuple[int, ...]) -> bool:
+    """Tell if entries were folded with tokens, of which some are left out: a tower over what another gives for each."""
+    entries = {node.shape[:1] for node in graph.nodes if node.function == INPUT}
+    return math.prod(before) != math.prod(after) and before[:1] not in entries and after[:1] in entries
 
 
 def link(graph: Graph, point: Node, sums: dict[int, ResidualSum]) -> tuple[int | None, bool]:

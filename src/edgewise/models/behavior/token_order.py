@@ -175,12 +175,21 @@ def _turned(value: Tensor, length: int, own: int | None = None, tokens_last: boo
     """
     axes = [axis for axis in range(value.dim()) if value.shape[axis] == length]
     if not axes and own is not None:
-        found = _differ(value, own)
+        found = _differ(_without_padding(value, own), 0)
         return found if found in ("", "rotary") else None
     if not axes:
         return None
     axis = axes[-1] if len(axes) == 1 or tokens_last or axes[-1] != value.dim() - 1 else axes[-2]
     return _differ(value, axis)
+
+
+def _without_padding(value: Tensor, axis: int) -> Tensor:
+    """(tokens, windows, width) without those windows, at most half of them, whose tokens differ in length: what stands
+    beside the first tokens or behind the last ones is padding."""
+    windows = value.movedim(axis, 0).flatten(1, -2)
+    lengths = wide(windows).norm(dim=-1)
+    alike = (lengths - lengths.mean(0)).abs().amax(0) <= TURNED * lengths.mean(0)
+    return windows[:, alike] if 2 * int(alike.sum()) >= len(alike) else windows
 
 
 def _differ(value: Tensor, axis: int) -> str:
@@ -314,6 +323,8 @@ def positions_of(site: Site) -> tuple[str, ...] | None:
     """Find how the order of tokens enters a branch that mixes them."""
     traits = site.traits
     names = [traits.rotary] if traits.rotary else []
+    if traits.bias and any(score.mixed for score in site.part.scores):
+        return ("unknown",)  # a filter over neighboring scores meets the mask and the edge
     if traits.bias:
         names.append(traits.bias)
     elif traits.rotary and traits.bias is None and _stays(traits.quiet_order, traits.query_growth):
