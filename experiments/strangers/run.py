@@ -2,6 +2,7 @@
 
     python -m experiments.strangers.run --half development           go on where it stopped
     python -m experiments.strangers.run --half development "nanogpt"  again, these only
+    python -m experiments.strangers.run --half all                    all four lists, in a file of their own
     python -m experiments.strangers.run --half development --table    the table of what is recorded; --json the same
 
 Every verb is asked about a model of its own in a process of its own, with 60 s of processor time. The processes are
@@ -52,7 +53,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     arguments.add_argument(
-        "--half", choices=("development", "blind", "third", "fourth"), default="development"
+        "--half", choices=("development", "blind", "third", "fourth", "all"), default="development"
     )
     arguments.add_argument("--table", action="store_true", help="print what is recorded, ask nothing")
     arguments.add_argument(
@@ -69,7 +70,7 @@ def main() -> None:
         write(file, rows)
     elif not options.table:
         rows = ask_all(options.half, options.names, options.verb or VERBS, rows, file)
-    names = {name for name, (_, half) in EVERYONE.items() if half == options.half}
+    names = {name for name, (_, half) in EVERYONE.items() if options.half in (half, "all")}
     kept = [row for row in rows.values() if row["name"] in names]
     print(json.dumps(table_json(kept), indent=1) if options.json else table(kept))
 
@@ -84,14 +85,14 @@ def recorded(file: Path) -> dict[tuple[str, str], Row]:
 def ask_all(
     half: str, names: list[str], verbs: Sequence[str], rows: dict[tuple[str, str], Row], file: Path
 ) -> dict[tuple[str, str], Row]:
-    unknown = [name for name in names if EVERYONE.get(name, (None, ""))[1] != half]
+    unknown = [name for name in names if half not in (EVERYONE.get(name, (None, ""))[1], "all")]
     if unknown:
         raise SystemExit(f"not in the half {half!r}: {', '.join(unknown)}")
     stamp = stamped()
     file.parent.mkdir(exist_ok=True)
     prepare()
     for name, (stranger, own) in EVERYONE.items():
-        if own != half or (names and name not in names):
+        if half not in (own, "all") or (names and name not in names):
             continue
         for verb in verbs:
             if (name, verb) in rows and not names:
