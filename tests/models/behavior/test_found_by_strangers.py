@@ -204,3 +204,22 @@ def test_rows_of_a_fused_convolution_are_told_apart() -> None:
     rows = Rows(1, 12, 4, 8)
     found = rows_of(stored, Projection("key", ("w",), 5, 4, False, rows=rows))
     assert torch.equal(found.flatten(0, -2), stored[4:8, :, 0])
+
+
+class TextAndPicture(nn.Module):
+    """Words with positions, and behind them as many regions of a picture without any."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.word, self.place = nn.Embedding(64, WIDTH), nn.Embedding(16, WIDTH)
+        self.region = nn.Linear(8, WIDTH)
+        self.blocks = nn.Sequential(*(Block(Mix(causal=False), Think()) for _ in range(3)))
+
+    def forward(self, words: Tensor, regions: Tensor) -> Tensor:
+        text = self.word(words) + self.place.weight
+        return self.blocks(torch.cat([text, self.region(regions)], 1))
+
+
+def test_positions_of_one_kind_of_input_are_not_denied() -> None:
+    found = edgewise.structure(TextAndPicture(), (torch.randint(64, (2, 16)), torch.randn(2, 16, 8)))
+    assert found.absolute is None

@@ -364,9 +364,16 @@ def absolute_positions(experiment: Experiment) -> dict[int, bool]:
             stream = experiment.streams.get(operation)
             if stream is not None and experiment.chains[stream.stack].proven:
                 length = real_tokens(experiment, stream)
-                tokens = stream.layout.tokens(value, TRACE_ENTRIES)[0, length // 2 : length]
-                apart = wide(tokens).diff(dim=0).norm(dim=-1) > DIFFERENT * wide(tokens).norm(dim=-1).mean()
-                differs[starts[operation]] = 2 * int(apart.sum()) > len(apart)
+                tokens = wide(stream.layout.tokens(value, TRACE_ENTRIES)[0, :length])
+                apart = tokens.diff(dim=0).norm(dim=-1) > DIFFERENT * tokens.norm(dim=-1).mean()
+                earlier, later = (
+                    bool(2 * half.sum() > len(half))
+                    for half in (apart[length // 4 : length // 2], apart[length // 2 :])
+                )
+                if (
+                    later or not earlier
+                ):  # of inputs of two kinds the first may have positions, and the second none
+                    differs[starts[operation]] = later
             return value
 
         return edit
