@@ -13,11 +13,11 @@ from torch import Tensor, nn
 from edgewise.models.behavior.record import Operation
 
 
-def _names(text: str) -> frozenset[str]:
+def _set_of(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-MATRIX = _names(
+MATRIX = _set_of(
     """
     linear matmul __matmul__ __rmatmul__ bmm mm mv addmm baddbmm addbmm einsum tensordot bilinear conv1d
     conv2d conv3d conv_transpose1d conv_transpose2d grouped_mm _grouped_mm _scaled_mm chain_matmul
@@ -38,7 +38,7 @@ WITH_PRODUCT = frozenset(("addcmul", "addcmul_", "addcdiv", "addcdiv_"))  # x + 
 TOTAL = frozenset(("sum", "mean"))  # of a stack of tensors
 MULTIPLY = frozenset(("mul", "__mul__", "__rmul__", "__imul__", "mul_", "multiply"))
 DIVIDE = frozenset(("div", "__truediv__", "__itruediv__", "div_", "divide"))
-SAME_NUMBERS = _names(
+SAME_NUMBERS = _set_of(
     """
     dropout dropout_ dropout1d dropout2d feature_dropout alpha_dropout to type type_as float double half
     bfloat16 contiguous clone detach view reshape view_as reshape_as flatten unflatten transpose
@@ -48,7 +48,7 @@ SAME_NUMBERS = _names(
 LIKE_OTHER = frozenset(
     ("type_as", "expand_as", "view_as", "reshape_as")
 )  # only the shape or type of the second
-LIKE_NOTHING = _names(
+LIKE_NOTHING = _set_of(
     """
     zeros_like ones_like empty_like full_like rand_like randn_like new_zeros new_ones new_empty new_full
     new_tensor
