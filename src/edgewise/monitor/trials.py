@@ -227,10 +227,8 @@ def rate_trial(e: Evidence) -> tuple[str, str]:
             far = _trained(e, factor)
             if far is not None and far.after < start - least and far.learns:
                 return "slow", f"{words}, with {factor:.0e} times to {far.after:.3g}"
-    far = (
-        e.harmed or ends[1.0] > THROWN * start
-    )  # at its floor any run is better for a while with a lower rate
-    if far and ends[0.1] < min(start, ends[1.0]) - least and not ends[1.0] < start - least:
+    thrown = e.harmed or ends[1.0] > THROWN * start  # at its floor a lower rate is better for a while
+    if thrown and ends[0.1] < min(start, ends[1.0]) - least and not ends[1.0] < start - least:
         return "rate", words
     if ends[10.0] < min(start, ends[1.0]) - max(least, 4 * abs(start - ends[1.0])) and tried[10.0].learns:
         return "slow", words
