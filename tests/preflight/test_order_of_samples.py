@@ -228,3 +228,19 @@ def test_a_label_at_its_own_place_is_an_error_only_if_it_is_seen(at: int, ok: bo
     report = checked(made(Decisions(at), loss, batches))
     assert report.ok is ok, report
     assert ok or {"label offset", "own label seen"} & {f.kind for f in report.findings}, report
+
+
+def test_no_fact_fails_where_the_batch_is_one_tensor_and_a_query_has_no_key() -> None:
+    """A tensor has `values`, which are those of a sparse one."""
+    blind = torch.zeros(T, T, dtype=torch.bool)
+    blind[0] = True
+
+    class Masked(Net):
+        def forward(self, x: Tensor) -> Tensor:  # type: ignore[override]
+            h = self.embed(x)
+            scores = (h @ h.mT)[:, None].masked_fill(blind, -1e9)
+            return self.head((scores.softmax(-1) @ h[:, None])[:, 0])
+
+    report = checked(made(Masked(1, given=6), lambda m, x: m(x).square().mean(), floats(B, T, 6)))
+    assert not [why for _, why in report.undecided if "the fact itself failed" in why], report
+    assert "empty attention row" in {f.kind for f in report.findings}, report

@@ -131,7 +131,7 @@ def table(*columns: str) -> str:
 GROUPS = {
     "BROKEN": "loss not finite, gradient not finite, does not run, loss rises, first loss, empty attention row",
     "MOTION": "nothing moves, rounded away, update ratio, loss rises, eps, uphill",
-    "GRADIENTS": "dead, no gradient, past not seen",
+    "GRADIENTS": "dead, no gradient, past not seen, input unused",
 }
 # A cause and the kinds that follow from it; earlier causes win.
 TABLE = """
@@ -202,8 +202,8 @@ unlike siblings: norm eps, collapse, initialization, gradient through depth, ski
 skip: gradient through depth, collapse, no final norm, norm on the skip, past not seen, constant output
 past not seen: order not seen, dead, own token not seen, no gradient
 layers not run: no gradient, no final norm, gradient through depth
-no gradient: batch unused, past not seen, dead, order not seen, nothing moves
-constant output: rows of tables, batch unused, past not seen, order not seen, dead, collapse, no gradient
+no gradient: input unused, batch unused, past not seen, dead, order not seen, nothing moves
+constant output: input unused, rows of tables, batch unused, past not seen, order not seen, dead, collapse, no gradient
 target scale: first loss, loss rises, update ratio, gradient at the step
 copies: initialization
 norm on the skip: no final norm, skip

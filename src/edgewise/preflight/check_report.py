@@ -172,7 +172,7 @@ def _wrapped(text: str, width: int, indent: str, style: str = "") -> Iterator[Li
 
 
 def _places(item: CheckFinding) -> str:
-    names = list(item.places)
+    names = [n for n in item.places if not any(m.startswith(f"{n}, ") for m in item.places)]
     return ", ".join(names[:2]) + (f" (+{len(names) - 2})" if len(names) > 2 else "")
 
 

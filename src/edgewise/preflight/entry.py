@@ -85,13 +85,6 @@ def check(
     evidence.known = _known(optimizer, also)
     evidence.data["also"] = [o for o in also if o is not model]
     evidence.data["optimizers"] = [o for o in [optimizer, *also] if hasattr(o, "param_groups")]
-    evidence.data["schedulers"] = list({id(s): s for s in [*also, *schedulers_of(optimizer)]}.values())
-    evidence.data["scheduled"] = {
-        id(s): (list(getattr(s, "_last_lr", ())), s.last_epoch)
-        for s in evidence.data["schedulers"]
-        if isinstance(s, torch.optim.lr_scheduler.LRScheduler)
-    }
-    evidence.data["optimizer steps"] = _steps_made(optimizer)
     evidence.data["also parameters"] = {
         id(p) for o in also if isinstance(o, nn.Module) for p in o.parameters()
     }
@@ -164,17 +157,6 @@ def _validate_training(batches: Any, loss: Any, optimizer: Any, step: Any, also:
         raise BadInput(
             f"also must hold objects with a state (networks, schedulers, scalers, averages), got {strange[0]}."
         )
-
-
-def _steps_made(optimizer: Any) -> int:
-    """Return how many steps the state of an optimizer has seen."""
-    states = getattr(optimizer, "state", {})
-    made = (
-        [s["step"] for s in states.values() if isinstance(s, dict) and "step" in s]
-        if hasattr(states, "values")
-        else []
-    )
-    return max((int(k) for k in made), default=0)
 
 
 def _known(optimizer: Any, also: list[Any]) -> set[int]:

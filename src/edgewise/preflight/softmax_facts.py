@@ -124,7 +124,7 @@ def _padding_queries(evidence: TrainingEvidence, gone: Tensor) -> bool:
     if alignment is None or gone.shape[-1] != alignment.ids.shape[1]:
         batch = evidence.batches[0]
         values = (
-            batch.values() if hasattr(batch, "values") else batch if isinstance(batch, (list, tuple)) else ()
+            batch.values() if hasattr(batch, "keys") else batch if isinstance(batch, (list, tuple)) else ()
         )
         masks = [v for v in values if torch.is_tensor(v) and v.dim() == 2 and v.shape[-1] == gone.shape[-1]]
         return any(_covers(m == value, gone) for m in masks for value in (0, 1))
