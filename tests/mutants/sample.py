@@ -160,7 +160,7 @@ def main(name: str, seed: str, share: str = "1") -> None:
     lists = [
         file
         for file in Path(__file__).parent.glob("*.json")
-        if file.stem in ("first", "fresh", "held", "named")
+        if file.stem in ("first", "fresh", "held", "named", "sixty")
     ]
     known = {
         mutant["before"].strip() for file in lists for mutant in json.loads(file.read_text(encoding="utf-8"))

@@ -228,3 +228,10 @@ def test_a_table_is_named_by_its_label_or_its_first_column() -> None:
     header, rows_ = ("Change", "Then"), [("a", "b")]
     assert 'aria-label="Change"' in str(table(header, rows_))
     assert 'aria-label="Fixes"' in str(table(header, rows_, label="Fixes"))
+
+
+def test_a_picture_is_told_from_its_first_value_to_its_last(tmp_path: Path) -> None:
+    verdict = edgewise.judge(edgewise.predict(edgewise.transformer(depth=4, tokens=8)))
+    page = verdict.report(tmp_path / "report.html").read_text()
+    first, last = verdict.profile.overlap[0], verdict.profile.overlap[-1]
+    assert f"{first:.3g} at the input, {last:.3g} at the output" in page
