@@ -35,6 +35,7 @@ METHODS = {
     "rehearsal": "rehearsal",
     "constant": "best constant of each optimizer, in hindsight",
     "width_depth": "rule of width and depth, fitted on the other half",
+    "mup": "muP's rule, tuned on the development networks",
     "range_steepest": "range test, steepest fall (Lightning)",
     "range_minimum": "range test, minimum / 10 (fastai)",
     "critical": "critical rate from the curvature",
@@ -120,6 +121,24 @@ def by_size(truths: Mapping[Entry, Mapping[str, Any]]) -> dict[Entry, float]:
     return found
 
 
+def narrow(entries: Sequence[Entry]) -> dict[Entry, float]:
+    """Return muP's rule: the rate of the development networks of an optimizer, over the width for AdamW."""
+    runs = read(Path(__file__).parent / "results" / "scheduled_development.jsonl")
+    tuned = {e: t for e in DEVELOPMENT if (t := finished(e, runs.get(e.name, {}))) is not None and t["best"]}
+
+    def power(kind: str) -> float:
+        return 1.0 if kind.startswith("adamw") else 0.0
+
+    found = {}
+    for entry in entries:
+        kind = entry.optimizer[:5]
+        logs = [
+            math.log(t["best"] * e.width ** power(kind)) for e, t in tuned.items() if e.optimizer[:5] == kind
+        ]
+        found[entry] = math.exp(sum(logs) / len(logs)) / entry.width ** power(kind)
+    return found
+
+
 def judged(rates: Mapping[Entry, float | None], truths: Mapping[Entry, Mapping[str, Any]]) -> dict[str, Any]:
     """Return the factors to the best rate, nats given away and advice above the edge; none named is a miss."""
     factors, given, above, dead = [], [], 0, 0
@@ -154,6 +173,7 @@ def table(answers: Sequence[Mapping[str, Any]], truths: Mapping[Entry, Mapping[s
         "rehearsal": {e: by_name[e.name]["rehearsal"]["best"] for e in truths},
         "constant": {e: best[e.optimizer] for e in truths},
         "width_depth": dict(sizes),
+        "mup": dict(narrow(list(truths))),
     }
     for method in ("range_steepest", "range_minimum", "critical"):
         rates[method] = {e: by_name[e.name][method] for e in truths}

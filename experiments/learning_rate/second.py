@@ -1,7 +1,7 @@
-"""A second blind population: does a longer rehearsal mend the misses on images and with SGD?
+"""A second blind population, images and SGD: whether a longer rehearsal mends their misses.
 
-Sixteen networks fixed beforehand (`second_population.py`); 300 steps at a ladder of rates, as in `blind.py`. The
-record is of the rule of 18 November 2026, of which it was the test.
+Sixteen networks fixed beforehand (`second_population.py`); 300 steps at a ladder of rates, as in `blind.py`. It was
+the test of the rule of 18 November 2026, of which the record is.
 """
 
 from __future__ import annotations

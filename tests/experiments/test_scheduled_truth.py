@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from experiments.learning_rate import scheduled
 from experiments.learning_rate import scheduled_truth as truth
 from experiments.learning_rate.scheduled_population import BLIND, LIMITS
 
@@ -57,3 +58,21 @@ def test_the_population_has_its_strata() -> None:
     assert len({entry.name for entry in BLIND}) == 40 and LIMITS["within_2"] == 0.85
     assert sum(entry.transfer for entry in BLIND) == 12
     assert sum(entry.width > 128 or entry.depth > 24 for entry in BLIND) == 4
+
+
+def test_the_first_look_is_what_the_pages_say() -> None:
+    """29 of the 40, and nothing that depends on the order in which they were asked."""
+    folder = Path(truth.__file__).parent / "results"
+    runs = truth.read(folder / "scheduled_blind.jsonl")
+    answers = [
+        json.loads(line) for line in (folder / "scheduled_blind_answers.jsonl").read_text().splitlines()
+    ]
+    found = {e: t for e in BLIND if (t := truth.finished(e, runs.get(e.name, {}))) is not None}
+    assert {e.name for e in found} == {a["name"] for a in answers}
+    assert list(found) and set(found) == set(sorted(BLIND, key=truth.cost)[:29])
+    scores = scheduled.table(answers, found)
+    assert [scores[m]["within"] for m in ("rehearsal", "constant")] == [19, 17]
+    assert scores["rehearsal"]["above"] == 4 and scores["rehearsal"]["given"] == pytest.approx(
+        0.014, abs=5e-4
+    )
+    assert max(a["rehearsal"]["passes"] for a in answers) == LIMITS["steps"]
