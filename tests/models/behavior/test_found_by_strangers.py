@@ -223,3 +223,31 @@ class TextAndPicture(nn.Module):
 def test_positions_of_one_kind_of_input_are_not_denied() -> None:
     found = edgewise.structure(TextAndPicture(), (torch.randint(64, (2, 16)), torch.randn(2, 16, 8)))
     assert found.absolute is None
+
+
+class FarAndNear(nn.Module):
+    """Blocks over groups of four words, then blocks over the words, to which the groups are added."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.word, self.again = nn.Embedding(64, WIDTH), nn.Embedding(64, WIDTH)
+        self.inward, self.outward = nn.Linear(4 * WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
+        self.far = nn.Sequential(*(Block(Mix(), Think()) for _ in range(2)))
+        self.near = nn.Sequential(*(Block(Mix(), Think()) for _ in range(3)))
+
+    def forward(self, words: Tensor) -> Tensor:
+        far = self.far(self.inward(self.word(words).unflatten(1, (-1, 4)).flatten(2)))
+        return self.near(self.again(words) + self.outward(far).repeat_interleave(4, 1))
+
+
+def test_a_stack_with_an_input_of_its_own_is_no_stage() -> None:
+    assert {"far", "near"} == {*edgewise.models.stacks(FarAndNear(), torch.randint(64, (2, 32)))}
+
+
+@pytest.mark.parametrize(("width", "heads"), [(32, 4), (24, 3), (64, None)])
+def test_heads_folded_into_entries_beside_chunks(width: int, heads: int | None) -> None:
+    """Four that are folded and three on an axis of their own: heads are those that fill the stream."""
+    queries = torch.randn(ENTRIES * 4, 3, 5, 8)
+    site: Any = SimpleNamespace(traits=SimpleNamespace(heads=None, kv_heads=None, head_width=None))
+    _heads_by_letters(site, "bcxd,bcyd->bcxy", queries, queries, width)
+    assert site.traits.heads == heads
