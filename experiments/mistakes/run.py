@@ -1,14 +1,16 @@
 """Run a list of mistakes under `watch` with its default settings, and print the confusion table.
 
 python -m experiments.mistakes.run experiments/mistakes/development.py [--only NAME] [--architecture A]
-    [--healthy | --broken] [--rotate] [--json OUT]
+    [--healthy | --broken] [--rotate] [--json OUT] [--bits]
 
-With --json, a run that was interrupted continues where it stopped.
+With --json, a run that was interrupted continues where it stopped. With --bits, each run is made again without `watch`,
+and its weights must be the same to the last bit.
 """
 
 from __future__ import annotations
 
 import argparse
+import hashlib
 import importlib.util
 import json
 import math
@@ -40,6 +42,9 @@ def main() -> None:
     parser.add_argument("--broken", action="store_true", help="mistakes only")
     parser.add_argument("--rotate", action="store_true", help="each case on one architecture, in turn")
     parser.add_argument("--json", type=Path)
+    parser.add_argument(
+        "--bits", action="store_true", help="compare the weights with those of an unwatched run"
+    )
     options = parser.parse_args()
     torch.set_num_threads(1)
     module = _loaded(options.list)
@@ -49,7 +54,7 @@ def main() -> None:
         if (kind, name, architecture) in known:
             continue
         try:
-            row = ran(module, kind, name, architecture)
+            row = ran(module, kind, name, architecture, bits=options.bits)
         except Exception as error:  # noqa: BLE001  a case of the list that does not run is said, and not scored
             print(
                 f"did not run   {kind:8} {name:28} {architecture:8} {type(error).__name__}: {error}",
@@ -105,11 +110,30 @@ def _wanted(module: Any, options: argparse.Namespace) -> list[tuple[str, str, st
     return found
 
 
-def ran(module: Any, kind: str, name: str, architecture: str) -> dict[str, Any]:
-    """One run: its alarms, its class, and what the plot says."""
+def _made(module: Any, kind: str, name: str, architecture: str) -> dict[str, Any]:
     torch.manual_seed(0)
     make = getattr(module, f"{'control' if kind == 'control' else 'case'}_{name}")
-    case = make(architecture) if kind == "control" else make(architecture, kind == "mistake")
+    case: dict[str, Any] = make(architecture) if kind == "control" else make(architecture, kind == "mistake")
+    return case
+
+
+def _bits(model: nn.Module) -> str:
+    """A checksum of the weights; all numbers that are not one are alike."""
+    sums = hashlib.sha256()
+    for value in model.state_dict().values():
+        sums.update(value.detach().double().nan_to_num().numpy().tobytes())
+    return sums.hexdigest()[:16]
+
+
+def ran(module: Any, kind: str, name: str, architecture: str, *, bits: bool = False) -> dict[str, Any]:
+    """One run: its alarms, its class, and what the plot says."""
+    unwatched = ""
+    if bits:
+        case = _made(module, kind, name, architecture)
+        for k in range(case.get("steps", 250)):
+            case["step"](k)
+        unwatched = _bits(case["model"])
+    case = _made(module, kind, name, architecture)
     losses, gradients = [], []
     began = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
@@ -133,6 +157,9 @@ def ran(module: Any, kind: str, name: str, architecture: str) -> dict[str, Any]:
         "end": losses[-1] if math.isfinite(losses[-1]) else None,
         "plot": read_plot(losses, gradients),
     }
+    if bits:
+        row["bits"] = _bits(case["model"]) == unwatched
+        print("same bits" if row["bits"] else "OTHER BITS", end="  ")
     if kind != "mistake":
         return row | {"class": "false" if alarms else "right"}
     return row | {"class": classed(alarms, case["truth"])}
