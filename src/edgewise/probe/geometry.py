@@ -195,7 +195,10 @@ def log_norms(gradients: Sequence[Tensor | None], names: Sequence[str], mask: Te
 
 def rows_of(stored: Tensor, projection: Projection) -> Tensor:
     """The part of a gradient, stored as its parameter is, that belongs to one matrix of a fused one."""
-    own = projection.flat(stored)
+    plain = (
+        projection.index is None and projection.split == 1 and projection.rows is None
+    )  # a filter stays one
+    own = stored if plain else projection.flat(stored)
     matrix = own.transpose(-1, -2) if projection.transposed else own
     if projection.rows is None:
         return matrix
