@@ -195,14 +195,12 @@ def log_norms(gradients: Sequence[Tensor | None], names: Sequence[str], mask: Te
 
 def rows_of(stored: Tensor, projection: Projection) -> Tensor:
     """The part of a gradient, stored as its parameter is, that belongs to one matrix of a fused one."""
-    plain = (
-        projection.index is None and projection.split == 1 and projection.rows is None
-    )  # a filter stays one
-    own = stored if plain else projection.flat(stored)
+    rows = projection.rows  # filters of a convolution stay filters, unless they are joined
+    flat = rows is not None or projection.index is not None or projection.split > 1
+    own = projection.flat(stored) if flat else stored
     matrix = own.transpose(-1, -2) if projection.transposed else own
-    if projection.rows is None:
+    if rows is None:
         return matrix
-    rows = projection.rows
     apart = matrix.unflatten(-2, (rows.groups, rows.size))
     return apart.narrow(-2, rows.start, rows.stop - rows.start)
 
