@@ -196,8 +196,7 @@ def log_norms(gradients: Sequence[Tensor | None], names: Sequence[str], mask: Te
 def rows_of(stored: Tensor, projection: Projection) -> Tensor:
     """The part of a gradient, stored as its parameter is, that belongs to one matrix of a fused one."""
     rows = projection.rows  # filters of a convolution stay filters, unless they are joined
-    flat = rows is not None or projection.index is not None or projection.split > 1
-    own = projection.flat(stored) if flat else stored
+    own = projection.flat(stored) if rows or projection.index is not None or projection.split > 1 else stored
     matrix = own.transpose(-1, -2) if projection.transposed else own
     if rows is None:
         return matrix
