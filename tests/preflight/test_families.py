@@ -27,16 +27,17 @@ def test_a_network_with_an_outer_loss_is_ready(network: object) -> None:
 
 
 @pytest.mark.parametrize(
-    "kind, name",
+    "kind, name, task",
     [
-        ("afmoe", "AfmoeForCausalLM"),  # its rule draws routers as zeros
-        ("axk2", "AXK2ForCausalLM"),  # an indexer gives places, through which no gradient comes
-        ("axk1", "AXK1ForCausalLM"),  # a branch fifty times as loud as the stream is no missing skip
-        ("bigbird_pegasus", "BigBirdPegasusForCausalLM"),  # the class declares no tie
+        ("afmoe", "AfmoeForCausalLM", "next"),  # its rule draws routers as zeros
+        ("axk2", "AXK2ForCausalLM", "next"),  # an indexer gives places, through which no gradient comes
+        ("axk1", "AXK1ForCausalLM", "next"),  # a branch fifty times as loud as the stream is no missing skip
+        ("bigbird_pegasus", "BigBirdPegasusForCausalLM", "next"),  # the class declares no tie
+        ("luke", "LukeForMaskedLM", "masked"),  # it declares other ties than that of the readout
     ],
 )
-def test_what_the_library_leaves_so_is_a_note(kind: str, name: str) -> None:
-    made = everyone.made(kind, name, "next", 0)
+def test_what_the_library_leaves_so_is_a_note(kind: str, name: str, task: str) -> None:
+    made = everyone.made(kind, name, task, 0)
     if made is None:
         pytest.skip(f"this transformers has no {name}")
     assert (report := checked(made)).ok, report

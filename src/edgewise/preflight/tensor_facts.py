@@ -180,9 +180,9 @@ def tie(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
     a, b = getattr(table, "weight", None), getattr(head, "weight", None)
     if torch.is_tensor(a) and torch.is_tensor(b) and a is not b and a.shape == b.shape:
         equal = not a.is_meta and torch.equal(a, b)
-        declared = getattr(
-            model, "_tied_weights_keys", ("unknown",)
-        )  # a class may leave them apart by design
+        keys = getattr(model, "_tied_weights_keys", ("",))  # a class may leave them apart by design
+        names = (*evidence.names[id(a)], *evidence.names[id(b)])
+        declared = any(re.search(key, name) for key in keys or () for name in names)
         yield finding(
             "error" if declared else "note",
             [evidence.names[id(b)][0], evidence.names[id(a)][0]],
