@@ -124,7 +124,7 @@ def _ratio(a: Tensor, b: Tensor) -> float | None:
 class StartFact(NamedTuple):
     """One fact that does not hold at the start; certain: it cannot be meant, else it explains a symptom.
 
-    waits: it is told if the loss is no better than knowing nothing by then
+    waits: it is told if the loss has not beaten guessing by then
     """
 
     kind: str
@@ -188,7 +188,7 @@ class Evidence:
     snapshots: Sequence[tuple[int, Start]] = ()  # weights as those steps began
     profiles: BatchProfiles = field(default_factory=BatchProfiles)  # what the batches are made of
     losses: Sequence[tuple[int, float]] = ()  # of the last steps
-    harmed: bool = False  # the loss has risen, or is no better than knowing nothing
+    harmed: bool = False  # the loss has risen, or has not beaten guessing
 
     @property
     def call(self) -> Call | None:

@@ -129,7 +129,7 @@ class Examination:
         self.snapshots: deque[tuple[int, Start]] = deque(maxlen=SNAPSHOTS)  # weights of late, if they are few
         self.optimizers: list[Optimizer] = []
         self.stepped: dict[int, int] = {}  # the last step of each
-        self._gaps: dict[int, int] = {}  # the most steps between two of its own, of each
+        self._gaps: dict[int, int] = {}  # the most steps between two steps of each
         self._first: list[Optimizer] = []  # those that a step began with
         self.foreign = 0
         self._auditing = False
@@ -182,7 +182,7 @@ class Examination:
         """An optimizer that moves the model, or a part of it, makes a step; turn: not the first one of a step."""
         before = self.stepped.get(id(optimizer), step)
         self._gaps[id(optimizer)] = max(self._gaps.get(id(optimizer), 0), step - before)
-        self._turns += turn and self.backward.since > 0  # each has a loss of its own
+        self._turns += turn and self.backward.since > 0  # each has its own loss
         self.history.losses.open |= self._turns > AGREE
         if optimizer not in self.optimizers:
             self.optimizers = [*self.optimizers[-3:], optimizer]
@@ -424,7 +424,7 @@ class Examination:
         if self.foreign == 1:
             self.custody.remember()
         if self.foreign != FOREIGN or own_steps or self.batch.passes < FOREIGN or self.custody.moved:
-            return None  # weights that move have a copy of their own that is stepped (in single precision)
+            return None  # weights that move have their own copy, which is stepped (in single precision)
         return Detection(
             AlarmKind.PARAMETERS_STILL,
             f"Optimizers have stepped {FOREIGN} times, and none of them holds a parameter of the watched model.",
@@ -691,7 +691,7 @@ class Examination:
             return None
         drifts = alarm.kind in DRIFTS or (alarm.kind is AlarmKind.LOGIT_GROWTH and self._soft())
         if drifts and not answer.cause and (at_floor or not (losses.harmed or "first row" in alarm.what)):
-            return None  # weights that wander while the loss is no worse do no harm
+            return None  # weights that wander do no harm while the loss stays
         plateau = alarm.step < PLATEAU and not losses.risen() and "first row" not in alarm.what
         learns = alarm.kind in OF_LEARNING or (alarm.kind is AlarmKind.LOGIT_GROWTH and self._soft())
         if learns and not answer.cause and plateau:  # healthy networks leave it again

@@ -157,7 +157,7 @@ class Losses:
 
     @property
     def harmed(self) -> bool:
-        """Return whether the loss has risen, or is no better than knowing nothing; not of one that need not fall."""
+        """Return whether the loss has risen, or has not beaten guessing; not of one that need not fall."""
         nothing = self.chance if self.chance < math.inf else math.exp(min(self.first, LARGEST))
         return not self.open and (bool(self.risen()) or not self.level() < WELL * nothing)
 

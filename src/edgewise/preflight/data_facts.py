@@ -91,7 +91,7 @@ def batch_written(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
     """Compare the batch before and after the loss has used it, once and twice.
 
     Threshold: both change it: the data are other ones in every epoch.
-    Cannot decide: batches that a loader makes anew.
+    Cannot decide: batches that a loader makes again.
     """
     _batches(evidence)
     if written := evidence.data.get("written"):
@@ -400,15 +400,15 @@ def _strange_labels(alignment: Alignment, causal: bool) -> Iterator[CheckFinding
         variants |= {f"from sample b+{k}": ids.roll(-k, 0), f"from sample b-{k}": ids.roll(k, 0)}
     if ids.shape[0] > 1:
         variants["from the batch in reverse"] = ids.flip(0)
-    for words, tokens in variants.items():
+    for source, tokens in variants.items():
         for shift in (0, 1, -1):
             share = agreement(tokens, y, kept, shift)
             if share is not None and share > 0.98:
                 yield finding(  # a network that sees both sides can learn to reverse
-                    "note" if "time" in words and not causal else "warning",
+                    "note" if "time" in source and not causal else "warning",
                     ["labels", "data"],
-                    f"The labels are those of other tokens: {words}.",
-                    f"{share:.0%} of the labels are the tokens {words}, shifted by {shift}",
+                    f"The labels are those of other tokens: {source}.",
+                    f"{share:.0%} of the labels are the tokens {source}, shifted by {shift}",
                     "take labels and inputs from the same sample, in the same order",
                 )
                 return

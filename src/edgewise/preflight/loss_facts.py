@@ -389,7 +389,7 @@ def term_left_out(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
     if (left := evidence.data.get("unused terms")) and not evidence.seen().nested:
         yield warning(
             "loss",
-            "A term of the loss is computed and is no part of the total: it is ignored, and no gradient comes from it.",
+            "A term of the loss is computed and left out of the total: it is ignored, and no gradient comes from it.",
             f"{', '.join(left)} of {len(evidence.seen().losses)} losses: never added, overwritten by the next one, or "
             "detached (.item(), .detach())",
             "add it; compute what is only shown under torch.no_grad()",

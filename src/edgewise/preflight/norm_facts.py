@@ -142,7 +142,7 @@ def _widths(evidence: TrainingEvidence) -> set[int]:
 def single_sample_norm(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
     """Compare the inputs of batch norms in training.
 
-    Threshold: one value per channel: the output is the bias whatever comes in; momentum 0, or 0.9 and more.
+    Threshold: one value per channel: the output is the bias for every input; momentum 0, or 0.9 and more.
     """
     calls = [c for c in evidence.seen().calls if isinstance(c.module, nn.modules.batchnorm._BatchNorm)]
     if not calls:

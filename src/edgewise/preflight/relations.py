@@ -41,7 +41,7 @@ class Relations:
     falls: tuple[float, float] | None = None  # the loss, and what it is far downhill, if it has no end
     linear: bool = False  # of the outputs
     falling: float = 1.0  # share of single samples for which the loss falls without end
-    crossed: str | None = None  # a label that is held against outputs of other samples than its own
+    crossed: str | None = None  # a label that is compared with outputs of other samples than its own
     unseen: list[str] = field(
         default_factory=list
     )  # fields that the model is given, and no output moves with

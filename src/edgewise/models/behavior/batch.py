@@ -68,6 +68,18 @@ class Feed:
         args, kwargs = change(self.args, self.kwargs, same)
         return replace(self, args=args, kwargs=kwargs)
 
+    def most_ids(self) -> int:
+        """The length of the longest input of ids; 0 without one."""
+        lengths = [0]
+
+        def look(_: int, value: Tensor) -> Tensor:
+            if is_ids(value, self.axis) and int(value.max()) > 1:
+                lengths.append(value.shape[1 - self.axis])
+            return value
+
+        change(self.args, self.kwargs, look)
+        return max(lengths)
+
 
 def without_padding_mask(model: nn.Module, batch: Any) -> Any:
     """The batch with torch's padding masks (True is padding) left at None: what a model is does not depend on them.

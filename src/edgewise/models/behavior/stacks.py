@@ -113,7 +113,7 @@ def _staged(graph: Graph, listed: list[Chain], by_node: dict[int, ResidualSum]) 
         if any(
             node.function == "embedding" or (node.function == INPUT and not node.integer) for node in beside
         ):
-            continue  # it also starts from the input: a stack of its own
+            continue  # it also starts from the input: its own stack
         kinds = [{_kind(graph, c, block) for block in c.blocks} for c in (before, chain)]
         if kinds[0] != kinds[1] or not all(attention for kind in kinds[0] for attention, *_ in kind[:1]):
             continue

@@ -370,9 +370,9 @@ def absolute_positions(experiment: Experiment) -> dict[int, bool]:
                     bool(2 * half.sum() > len(half))
                     for half in (apart[length // 4 : length // 2], apart[length // 2 :])
                 )
-                if (
-                    later or not earlier
-                ):  # of inputs of two kinds the first may have positions, and the second none
+                # Of inputs of two kinds the first may have positions and the second none; of ids alone the first half
+                # are different tokens.
+                if later or not earlier or length <= experiment.feed.most_ids():
                     differs[starts[operation]] = later
             return value
 
