@@ -32,7 +32,10 @@ export async function open(root, address, setState) {
 
   async function question() {
     const planes = [...new Set([chosen.left, chosen.right].filter(Boolean))];
-    if (!planes.length) return empty();
+    if (!planes.length) {
+      ask.stop();  // a late answer would draw a plane that is no longer chosen
+      return empty();
+    }
     if (!answer) message("", "Drawing the surfaces …", "They are computed on this machine.");
     try {
       const next = await ask("landscape", { planes });
