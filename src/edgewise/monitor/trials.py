@@ -89,8 +89,8 @@ def of_symptom(kind: AlarmKind, e: Evidence) -> Answer:
     risen = e.rates.raised(RAISED_WITHIN) > RAISED  # also where a restart or a cycle raises it on purpose
     if "rate" in rivals and not static and risen and e.rates.beyond > (1.0 if e.harmed else BEYOND):
         return Answer(
-            f"the learning rate is too high: it has risen to {e.rates.now:.2g}, "
-            f"{e.rates.raised(RAISED_WITHIN):.3g} times what it was before, and the network left its range with it",
+            f"the learning rate is too high: it has risen from {e.rates.now / e.rates.raised(RAISED_WITHIN):.2g} to "
+            f"{e.rates.now:.2g} within {RAISED_WITHIN} steps, and the network left its range with it",
             "Go back to the rate before it was raised, or raise it more slowly.",
         )
     if e.trials and "rate" in rivals and e.faithful:
