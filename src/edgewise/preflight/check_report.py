@@ -110,7 +110,7 @@ class CheckReport:
         if len(notes) > SHOWN_NOTES:
             yield Line(f"  note      and {len(notes) - SHOWN_NOTES} more: report.findings", "dim")
         for name, why in self.undecided[:3]:
-            yield from _wrapped(f"  undecided {name}: {why}", width, " " * 12)
+            yield from _wrapped(f"  unchecked {name}: {why}", width, " " * 12)
         if self.ok:
             yield from _wrapped(f"  open      {OPEN}", width, " " * 12)
         else:
