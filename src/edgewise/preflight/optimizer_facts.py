@@ -47,7 +47,7 @@ def not_in_the_optimizer(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
             ["optimizer", *missing],
             "The optimizer holds other tensors than the model's: nothing will be trained.",
             f"none of the {len(missing)} trainable parameters is in it; it holds {len(strangers)} others",
-            "make it of the parameters of this model, after its last change (moving, wrapping, loading, replacing layers)",
+            "make it of this model's parameters, after the last change (moving, wrapping, loading, replacing layers)",
         )
         return
     yield error(
