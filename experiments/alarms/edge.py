@@ -65,6 +65,14 @@ def cases(scale: str = "small") -> list[dict[str, Any]]:
 def measure(case: dict[str, Any]) -> dict[str, Any]:
     """Rehearse, train at the advised rate unless the case has another, and return what every look saw."""
     rate = rehearsed(case)
+    if rate.best is None:
+        return {
+            "error": f"no rate is named: {rate.reason}",
+            "looks": [],
+            "turn": None,
+            "rate": None,
+            "edge": None,
+        }
     with TemporaryDirectory(prefix="edgewise-alarms-") as name:
         folder = Path(name) / "run"
         outcome = trained({"rate": rate.best, **case}, folder, rate)
