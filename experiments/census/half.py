@@ -39,10 +39,10 @@ SEED = 20261118
 SAMPLE = 150  # the first of the draw: ten models of the other half took 12 s each, and an hour is left
 OPENING = """Everything above is of the full census, by the reader of its day. A later reader was asked about a random
 half, drawn and committed before (`python -m experiments.census.half`), by the same rules; without models by hand and
-adapters. It was first asked on 2026-11-18 at 0281271b (87 models: measured 98.6 %, described right 93.2 %, none silently
-wrong), and again on 2026-11-19 by the reader of the day, in the same order, until it was stopped. In this second run
-stages of different widths are one stack, which three labels of a single stage call wrong: these were decided by their
-sources afterwards.
+adapters. It was first asked on 2026-11-18 at 0281271b (87 models: measured 98.6 %, described right 93.2 %, none
+silently wrong), and again on 2026-11-19 by the reader of the day, in the same order, until it was stopped. In this
+second run stages of different widths are one stack, which three labels of a single stage call wrong: these were
+decided by their sources afterwards.
 """
 Row = dict[str, Any]
 
