@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -12,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import edgewise
-from edgewise.rehearsal.rate import Rate
+from edgewise.rehearsal.rate import Rate, edge
 from tests.support.covering import covering
 from tests.support.rehearsal_networks import Quadratic, batches, quadratic_batches, small, text_loss
 
@@ -189,6 +190,23 @@ def test_warm_up_is_rehearsed() -> None:
     assert with_it.tried[-1] == pytest.approx(without.tried[-1])
     assert with_it.rehearsals[-1].loss < without.rehearsals[-1].loss
     assert with_it.rehearsals[0].loss > without.rehearsals[0].loss
+
+
+def test_an_edge_beyond_a_rate_that_was_too_large_says_for_which_of_them_the_warm_up_was() -> None:
+    """A warm-up longer than a rehearsal is left out, and the edge is taken twice as large for it."""
+    longer = edgewise.learning_rate(
+        Quadratic(4.0),
+        quadratic_batches(),
+        lambda m, x: m(x),
+        progress=False,
+        optimizer=torch.optim.SGD,
+        warmup=500,
+    )
+    assert longer.edge is not None and longer.beyond is not None
+    plain, wider = (replace(longer, edge=longer.beyond.rate * factor) for factor in (0.8, 1.5))
+    assert "warm-up" not in edge(plain)[0]
+    assert "without the warm-up" in edge(wider)[0] and "as the edge" in edge(wider)[0]
+    assert edge(wider)[0].endswith("with it.")
 
 
 def test_a_rate_far_above_the_edge_has_a_reason() -> None:

@@ -204,9 +204,8 @@ def format_rate(rate: float) -> str:
 
 
 def _advice(rate: Rate) -> str:
-    setting = (
-        f"{rate.optimizer} {f'with {rate.warmup} steps of warm-up' if rate.warmup else 'without warm-up'}"
-    )
+    warmup = f"with {rate.warmup} steps of warm-up" if rate.warmup else "without warm-up"
+    setting = f"{rate.optimizer} {warmup}"
     if rate.best is None or rate.low is None or rate.high is None:
         low, high = (format_rate(value) for value in (rate.tried[0], rate.tried[-1]))
         return (
@@ -225,7 +224,8 @@ def edge(rate: Rate) -> list[str]:
         return [f"No rate up to {format_rate(rate.tried[-1])} was too large.", *decays]
     doubt = "" if rate.confirmed else ", not confirmed on other batches"
     treat = "" if rate.edge is None else f"; treat {format_rate(rate.edge)} as the edge{doubt}"
-    return [f"At {format_rate(beyond.rate)} {_why(rate, beyond)}{treat}.", *decays]
+    cold = " without the warm-up" if rate.edge is not None and rate.edge >= beyond.rate else ""
+    return [f"At {format_rate(beyond.rate)}{cold} {_why(rate, beyond)}{treat}{cold and ' with it'}.", *decays]
 
 
 def own(rate: Rate) -> list[str]:
