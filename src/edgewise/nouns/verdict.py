@@ -238,7 +238,7 @@ class Probability:
         outside = "; ".join(self.outside)
         for phrase in ("(those had ", "(those were "):
             outside = outside.replace(phrase, "(tried: ")
-        return f"That share is extrapolated: {outside}." if outside else ""
+        return f"Shares are extrapolated: {outside}." if outside else ""
 
 
 @dataclass(frozen=True)

@@ -66,7 +66,8 @@ def show_prediction(
 ) -> None:
     """Print the screen of the verdict, the critical setting if it was asked for, then the numbers."""
     out = console()
-    more = "" if detail else _more(detail, "predict")
+    settings = not detail and any(not remedy.same_architecture for remedy in verdict.remedies)
+    more = "" if detail else _more(detail, "predict", settings)
     show(out, screen.lines(verdict_card(verdict, seconds=seconds, more=more), out.width))
     _show_sentences(out, critical)
     _show_detail(out, verdict, detail)
@@ -134,9 +135,9 @@ def show_comparison(
     show(out, [Line(f"theory, {seconds:.1f} s", "dim"), *(Line(line.text, "dim") for line in ending)])
 
 
-def _more(detail: Detail, page: str) -> str:
-    """Return where there is more."""
-    return f"More: {FURTHER[detail]}docs/{page}.md"
+def _more(detail: Detail, page: str, settings: bool = False) -> str:
+    """Return where there is more; `settings` where some are among the fixes."""
+    return f"More: {'--set NAME=VALUE tries a fix, ' * settings}{FURTHER[detail]}docs/{page}.md"
 
 
 def _show_end(out: Console, detail: Detail, page: str) -> None:
