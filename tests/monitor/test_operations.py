@@ -215,6 +215,20 @@ class FromTorch(nn.Module):
         return self.readout(x)
 
 
+class WithoutCall(nn.TransformerEncoderLayer):
+    """Torch's layer with an attention that uses the matrices of its own one, and never calls it."""
+
+    def __init__(self) -> None:
+        super().__init__(32, 4, 64, 0.0, batch_first=True, norm_first=True)
+
+    def _sa_block(self, x: Tensor, *_: Any, **__: Any) -> Tensor:
+        attention = self.self_attn
+        qkv = F.linear(x, attention.in_proj_weight, attention.in_proj_bias).unflatten(-1, (3, 4, -1))
+        q, k, v = qkv.permute(2, 0, 3, 1, 4)
+        mixed = F.scaled_dot_product_attention(turned(q), turned(k), v, is_causal=True)
+        return attention.out_proj(mixed.transpose(1, 2).flatten(2))
+
+
 class Picky(FromTorch):
     """No made-up batch has the key that it asks for."""
 
@@ -227,6 +241,13 @@ def test_torchs_own_attention_is_seen_inside_its_call() -> None:
     row = handle.row()
     for block in range(2):
         assert 0 < row[f"block.{block}.entropy"] < math.log(17) and 0 < row[f"block.{block}.softmax_gain"] < 1
+
+
+def test_attention_whose_module_is_not_called_is_seen_in_its_layer() -> None:
+    """A module that no pass goes through is not compiled code."""
+    torch.manual_seed(0)
+    row = trained(nn.Sequential(nn.Embedding(64, 32), WithoutCall(), WithoutCall(), nn.Linear(32, 64))).row()
+    assert all(math.isfinite(row[f"block.{i}.entropy"]) for i in range(2))
 
 
 def test_a_model_is_mapped_on_the_first_batch_of_the_training_if_none_can_be_made_up(tmp_path: Path) -> None:

@@ -43,6 +43,7 @@ class Masks(ModelHook):
         self.switch, self.looked, self.sizes = switch, looked, sizes
         self.given: dict[str, tuple[Tensor, int]] = {}
         self.eager = False  # whether this pass came by here, and not through compiled code
+        self.traced = False  # whether compiled code did: it may hold the layer from then on
 
     def enter(self, module: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any]) -> None:  # noqa: ARG002
         """Pre-hook of the attention."""
@@ -56,6 +57,7 @@ class Masks(ModelHook):
 
     def trace(self, values: Sequence[Any]) -> None:
         """In compiled code: note whether one of them could be a mask. Nothing is added to a graph that has none."""
+        self.traced = True
         if any(isinstance(x, Tensor) and not x.requires_grad and 2 <= x.dim() <= 4 for x in values):
             self.sizes.mark()
 
