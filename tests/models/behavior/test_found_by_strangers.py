@@ -124,6 +124,42 @@ def test_the_norm_on_the_sum_before_another_stage_belongs_to_its_block() -> None
     assert [[b.norm for b in block] for block in found.blocks] == [["post", "post"]] * 3
 
 
+class Pairs(nn.Module):
+    """Branches in pairs, so that no module gives the end of a block."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(
+            nn.ModuleList(nn.Sequential(nn.LayerNorm(WIDTH), part) for part in (Mix(causal=False), Think()))
+            for _ in range(2)
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        for mix, think in self.layers:  # type: ignore[misc]
+            x = mix(x) + x
+            x = think(x) + x
+        return x
+
+
+class Pooled(nn.Module):
+    """Two stages; a matrix, a norm and a pool between them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stages = nn.ModuleList(Pairs() for _ in range(2))
+        self.join = nn.Sequential(nn.Conv1d(WIDTH, WIDTH, 3), nn.GroupNorm(1, WIDTH), nn.MaxPool1d(2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.stages[1](self.join(self.stages[0](x).mT).mT)
+
+
+def test_what_acts_between_stages_does_not_scale_the_last_sum() -> None:
+    """Where no module gives the end of a block, what acts on the sums before is taken to act on the last one."""
+    found = edgewise.structure(Pooled(), torch.randn(2, 34, WIDTH))
+    assert {(b.skip, b.multiplier) for block in found.blocks for b in block} == {(1.0, 1.0)}
+    assert found.depth == 4
+
+
 class Routed(nn.Module):
     """One expert for each token; the last of them is never chosen."""
 

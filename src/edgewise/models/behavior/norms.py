@@ -140,9 +140,10 @@ def _rescaled_last(graph: Graph, site: Site) -> float | None:
     If no module's output is the end of the block, what acts on the sums before acts on the last one too.
     """
     if site.chain.outlet is None:
-        sums, plain = site.chain.sums, site.chain.plain
-        gaps = [(graph, sums[i].point, sums[i - 1].node) for i in range(1, len(sums)) if not plain[i]]
-        return 1.0 if all(_scale_between(*gap, site.chain.merging) == 1.0 for gap in gaps) else None
+        chain = site.chain  # what acts between stages belongs to no branch
+        gaps = [i for i in range(1, len(chain.sums)) if not chain.plain[i] and i not in chain.stages]
+        ends = [(chain.sums[i].point, chain.sums[i - 1].node) for i in gaps]
+        return 1.0 if all(_scale_between(graph, *end, chain.merging) == 1.0 for end in ends) else None
     outlet = graph.by_operation.get(site.chain.outlet, site.residual.node)
     index = outlet
     doubled = graph.doubled.get(site.residual.node, (None,))[0]
