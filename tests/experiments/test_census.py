@@ -6,6 +6,7 @@ import ast
 import dataclasses
 import json
 import os
+import re
 import time
 from collections import Counter
 from importlib.metadata import version
@@ -81,6 +82,20 @@ def test_the_source_decides_for_a_refusal_only_where_its_message_names_the_struc
     assert overruled.decided({**refused, "why": "heads could not be read"})["outcome"] == "refused wrongly"
     wrong = {**refused, "outcome": "silently wrong", "wrong": ["norm: says pre, is post"]}
     assert overruled.decided(wrong)["outcome"] == "silently wrong"
+
+
+def test_reasons_are_those_that_the_reader_gives() -> None:
+    """A sentence that was reworded would no longer be recognized."""
+    files = (Path(edgewise.__file__).parent / "models").rglob("*.py")
+    sentences = re.sub(r'"\s*\n\s*f?"', "", "\n".join(file.read_text() for file in files))
+    reasons = {decision["reason"] for decision in overruled.decisions("refusals").values()}
+    whole = {
+        reason for reason in reasons if not re.match(r"sees |are |its \d|(is )?attention[,;]", reason)
+    }  # no field
+    assert len(whole) >= 20
+    assert [
+        reason for reason in sorted({*whole, *said_structure.MAY_BE_OPEN}) if reason not in sentences
+    ] == []
 
 
 @pytest.mark.slow

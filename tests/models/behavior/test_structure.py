@@ -140,6 +140,13 @@ def test_layers_of_one_branch_each_are_no_blocks() -> None:
     assert found.depth is None and dict(found.absent)["depth"].startswith("its 4 layers are one branch each")
     assert str(found).startswith("Words, stack stuff: 2 blocks of width 32")
     assert edgewise.structure(Words(*map(Alone, (Mix(), Think(), Mix(), Think())))).depth == 2
+    assert edgewise.structure(Words(*map(Alone, (Think(), Mix(), Think(), Mix())))).depth is None
+
+
+def test_layers_of_one_branch_in_an_order_without_pairs_are_counted_one_by_one() -> None:
+    """A sandwich: there is no other count."""
+    found = edgewise.structure(Words(*map(Alone, (Mix(), Mix(), Think(), Mix(), Think(), Think()))))
+    assert found.depth == 6 and {len(block) for block in found.blocks} == {1}
 
 
 def test_norms_in_odd_places() -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import groupby, pairwise
 from typing import Any
 
 from edgewise.models.behavior.block_ends import NOTE
@@ -140,8 +140,10 @@ def _layers_of_one_branch(stack: Stack) -> str:
     place = len(stack.name) + 1 if stack.name else 0
     layers = [{b.module[place:].partition(".")[0] for b in block.branches} for block in stack.blocks]
     kinds = {tuple(b.kind for b in block.branches) for block in stack.blocks}
-    if kinds == {("attention",), ("mlp",)}:
-        return f"its {stack.depth} layers are one branch each, in an order that does not repeat"
+    if kinds == {("attention",), ("mlp",)} and all(
+        one.branches[0].kind != two.branches[0].kind for one, two in pairwise(stack.blocks)
+    ):
+        return f"its {stack.depth} layers are one branch each, and two may make a block"
     if len(kinds) < 2 or not all(len(each) > 1 and all(map(str.isdecimal, each)) for each in layers):
         return ""
     return f"its {len(set().union(*layers))} layers are one branch each; a block here is a mixer with what follows it"
