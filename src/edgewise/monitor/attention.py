@@ -245,8 +245,6 @@ class AttentionGroup:
     def clear(self, check: bool) -> None:
         """Forget the last pass, so that one that was not seen cannot look like it; check: the referee will look."""
         self.release()
-        for masks in self.masks:
-            masks.eager = False
         self.upstream.fill_(math.nan)
         if check:
             self.output.fill_(math.nan)
@@ -274,7 +272,7 @@ class AttentionGroup:
 
     def masked_unseen(self, call: Call | None) -> bool:
         """Tell if compiled code was given what could be a mask; what the model was called with then stands for it."""
-        if all(masks.eager for masks in self.masks) or not self.sizes.marked:
+        if not (any(masks.traced for masks in self.masks) and self.sizes.marked):
             return False
         given = {} if call is None else of_call(*call)
         for masks in self.masks:

@@ -69,11 +69,6 @@ class Sizes:
         self._numbers[3].fill_(1)
 
     @property
-    def traced(self) -> bool:
-        """Return whether the last pass filled them from compiled code."""
-        return self._host is None and bool(self._numbers[2])
-
-    @property
     def marked(self) -> bool:
         return bool(self._numbers[3])
 

@@ -351,7 +351,7 @@ class Instrument:
             for group in self.groups
             if isinstance(group, AttentionGroup)
             for place, reason, masks in zip(group.layers, group.refusals, group.masks, strict=True)
-            if reason and not (masks.traced or self.sizes.traced) and place.block not in known
+            if reason and not masks.traced and place.block not in known
         ]
         if refused:
             self.places.by_operation += refused

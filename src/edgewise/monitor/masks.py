@@ -42,8 +42,7 @@ class Masks(ModelHook):
     def __init__(self, switch: Switch, looked: set[str], sizes: Sizes) -> None:
         self.switch, self.looked, self.sizes = switch, looked, sizes
         self.given: dict[str, tuple[Tensor, int]] = {}
-        self.eager = False  # whether this pass came by here, and not through compiled code
-        self.traced = False  # whether compiled code did: it may hold the layer from then on
+        self.traced = False  # whether compiled code came by here: it may hold the layer from then on
 
     def enter(self, module: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any]) -> None:  # noqa: ARG002
         """Pre-hook of the attention."""
@@ -63,7 +62,6 @@ class Masks(ModelHook):
 
     def see(self, inputs: tuple[Any, ...], named: dict[str, Any]) -> None:
         """Keep what could be a mask; most calls have none, and are asked in few operations."""
-        self.eager = True
         for x in inputs:
             if isinstance(x, Tensor) and not x.requires_grad:
                 self._keep({str(i): value for i, value in enumerate(inputs)})
