@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -269,6 +268,12 @@ def adamw(model: nn.Module, **options: Any) -> torch.optim.Optimizer:
 
 
 LAYER = nn.Linear(4, 4)
+AMONG, FROZEN = "untrained among trained", "frozen and fresh"
+
+
+def rated(*rates: float) -> torch.optim.Optimizer:
+    groups = [{"params": [p], "lr": rate} for p, rate in zip(LAYER.parameters(), rates, strict=True)]
+    return torch.optim.SGD(groups, 1)
 
 
 @pytest.mark.parametrize(
@@ -293,9 +298,9 @@ LAYER = nn.Linear(4, 4)
         ("rate scale", torch.optim.AdamW([LAYER.bias], 0.3), None),
         ("rate zero", adamw(LAYER, lr=0.0), "error"),
         ("rate zero", adamw(LAYER, lr=1e-12), None),
-        ("groups", torch.optim.SGD([{"params": [LAYER.weight], "lr": 1e-4}, {"params": [LAYER.bias], "lr": 0.1}], 1), None),
-        ("groups", torch.optim.SGD([{"params": [LAYER.weight], "lr": 9.9e-5}, {"params": [LAYER.bias], "lr": 0.1}], 1), "warning"),
-        ("groups", torch.optim.SGD([{"params": [LAYER.weight], "lr": 0.0}, {"params": [LAYER.bias], "lr": 0.1}], 1), None),
+        ("groups", rated(1e-4, 0.1), None),
+        ("groups", rated(9.9e-5, 0.1), "warning"),
+        ("groups", rated(0.0, 0.1), None),
     ],
 )  # fmt: skip
 def test_optimizers_at_their_limits(name: str, optimizer: Any, expected: str | None) -> None:
@@ -341,16 +346,16 @@ def test_rates_of_zero_in_one_group_and_at_the_start_of_a_warm_up() -> None:
 @pytest.mark.parametrize(
     ("edges", "frozen", "name", "expected"),
     [
-        ({"a0": 1.02, "a1": 1.02, "b0": 2.6, "b1": 2.6, "c0": 2.6, "c1": 2.6}, (), "untrained among trained", "warning"),
-        ({"a0": 1.02, "a1": 1.04, "b0": 2.6, "b1": 2.6, "c0": 2.6, "c1": 2.6}, (), "untrained among trained", None),
-        ({"a0": 1.02, "a1": 1.02, "b0": 2.4, "b1": 2.4, "c0": 2.4, "c1": 2.4}, (), "untrained among trained", "note"),
-        ({"a0": 1.02, "b0": 2.6, "b1": 2.6, "c0": 2.6, "c1": 2.6}, (), "untrained among trained", "note"),
-        ({"a0": 1.02, "a1": 1.02, "b0": 2.6, "b1": 2.6, "c0": 2.6}, (), "untrained among trained", None),
-        ({"a0": 1.02, "a1": 1.02, "b0": 1.14, "b1": 1.14, "c0": 2.6, "c1": 2.6}, (), "untrained among trained", None),
-        ({"a0": 1.0, "a1": 1.0}, ("a0", "a1"), "frozen and fresh", "warning"),
-        ({"a0": 1.0, "a1": 1.08}, ("a0", "a1"), "frozen and fresh", None),
-        ({"a0": 1.0, "a1": 1.0, "b0": 1.0}, ("a0",), "frozen and fresh", "note"),
-        ({"a0": 1.0, "a1": 1.0, "b0": 1.0, "b1": 1.0, "c0": 1.0}, ("a0",), "frozen and fresh", None),  # a fifth
+        ({"a0": 1.02, "a1": 1.02, "b0": 2.6, "b1": 2.6, "c0": 2.6, "c1": 2.6}, (), AMONG, "warning"),
+        ({"a0": 1.02, "a1": 1.04, "b0": 2.6, "b1": 2.6, "c0": 2.6, "c1": 2.6}, (), AMONG, None),
+        ({"a0": 1.02, "a1": 1.02, "b0": 2.4, "b1": 2.4, "c0": 2.4, "c1": 2.4}, (), AMONG, "note"),
+        ({"a0": 1.02, "b0": 2.6, "b1": 2.6, "c0": 2.6, "c1": 2.6}, (), AMONG, "note"),
+        ({"a0": 1.02, "a1": 1.02, "b0": 2.6, "b1": 2.6, "c0": 2.6}, (), AMONG, None),
+        ({"a0": 1.02, "a1": 1.02, "b0": 1.14, "b1": 1.14, "c0": 2.6, "c1": 2.6}, (), AMONG, None),
+        ({"a0": 1.0, "a1": 1.0}, ("a0", "a1"), FROZEN, "warning"),
+        ({"a0": 1.0, "a1": 1.08}, ("a0", "a1"), FROZEN, None),
+        ({"a0": 1.0, "a1": 1.0, "b0": 1.0}, ("a0",), FROZEN, "note"),
+        ({"a0": 1.0, "a1": 1.0, "b0": 1.0, "b1": 1.0, "c0": 1.0}, ("a0",), FROZEN, None),  # a fifth
     ],
 )  # fmt: skip
 def test_random_draws_among_trained_or_frozen_matrices(
