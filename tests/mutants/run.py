@@ -62,7 +62,8 @@ def tests_for(mutant: Mutant, line: int) -> list[str]:
         node for place in range(line - 3, line + 4) for node in reached.get(place, [])
     ]
     nodes = in_turn(set(near) or {node for named in reached.values() for node in named})
-    home = "tests/test_" if mutant["room"] in ("floor 0", "softmax_jacobian") else f"tests/{mutant['room']}/"
+    above = mutant["room"] in ("floor 0", "nouns", "softmax_jacobian")
+    home = "tests/test_" if above else f"tests/{mutant['room']}/"
     own = _within([node for node in nodes if node.startswith(home)], SECONDS_OF_ROOM)
     siblings = [node for node in seconds if node.split("::")[0] in {one.split("::")[0] for one in own[:20]}]
     others = [node for node in nodes if node not in own] + [

@@ -1,6 +1,7 @@
 """Draw the mistakes: a seeded sample per room, written as text, so that it can be planted without the tool.
 
-python -m tests.mutants.sample NAME SEED [SHARE]      writes tests/mutants/NAME.json
+python -m tests.mutants.sample NAME SEED [SHARE]      writes tests/mutants/NAME.json, as many of each room as ROOMS says
+python -m tests.mutants.sample NAME SEED of 60        so many of all rooms, in proportion to their lines, one at least
 """
 
 from __future__ import annotations
@@ -43,21 +44,34 @@ ROOMS = {
     "integrations": 6,
     "present": 20,
     "explorer": 10,
+    "cli": 10,
+    "nouns": 8,
 }
 # Changes that cannot give a wrong answer: guards of lengths that our own code keeps, dataclasses that could be written
 # to, the bar of a signature, the looks of a picture.
 HARMLESS = re.compile(
     r"strict=(True|False)|frozen=(True|False)|[(,] ?[*/],|persistent=|(fontsize|linewidth)= ?[\d.]+"
 )
-UPPER = {"cli", "verbs.py", "__main__.py", "__init__.py"}
 
 
-def room_of(path: Path) -> str | None:
-    """The room of a file; the files above the rooms are floor 0; None for the shell and the doors."""
+def room_of(path: Path) -> str:
+    """The room of a file; the files above the rooms are floor 0."""
     first = path.relative_to(SOURCE).parts[0]
-    if first in UPPER:
-        return None
     return "floor 0" if first.endswith(".py") else first
+
+
+def in_proportion(count: int, lines: dict[str, int]) -> dict[str, int]:
+    """So many of all rooms by their lines: one of each at least, and the rest by the largest remainders.
+
+    >>> in_proportion(10, {"a": 700, "b": 260, "c": 40})
+    {'a': 7, 'b': 2, 'c': 1}
+    """
+    shares = {room: count * size / sum(lines.values()) for room, size in lines.items()}
+    counts = {room: max(int(share), 1) for room, share in shares.items()}
+    for room in sorted(shares, key=lambda room: int(shares[room]) - shares[room]):
+        if sum(counts.values()) < count and shares[room] >= 1:
+            counts[room] += 1
+    return counts
 
 
 def words_only(tree: ast.AST) -> set[int]:
@@ -151,22 +165,26 @@ def draw(count: int, files: list[Path], generator: random.Random, known: set[str
     return sorted(chosen, key=lambda m: (m["file"], m["line"]))
 
 
-def main(name: str, seed: str, share: str = "1") -> None:
+def main(name: str, seed: str, share: str = "1", count: str = "") -> None:
     files: dict[str, list[Path]] = {}
     for path in sorted(SOURCE.rglob("*.py")):
-        if room := room_of(path):
-            files.setdefault(room, []).append(path)
-    drawn = []
+        files.setdefault(room_of(path), []).append(path)
+    drawn: list[dict[str, Any]] = []
+    if share != "of":
+        counts = {room: round(each * float(share)) for room, each in ROOMS.items()}
+    else:
+        lines = {room: sum(len(p.read_text().split("\n")) for p in paths) for room, paths in files.items()}
+        counts = in_proportion(int(count), lines)
     lists = [
         file
         for file in Path(__file__).parent.glob("*.json")
-        if file.stem in ("first", "fresh", "held", "named", "sixty")
+        if file.stem not in ("answers", "equivalent", name) and not file.stem.startswith("nightly")
     ]
     known = {
         mutant["before"].strip() for file in lists for mutant in json.loads(file.read_text(encoding="utf-8"))
     }
-    for room, count in ROOMS.items():
-        for mutant in draw(round(count * float(share)), files[room], random.Random(f"{seed} {room}"), known):
+    for room, number in counts.items():
+        for mutant in draw(number, files[room], random.Random(f"{seed} {room}"), known):
             drawn.append({"room": room, **mutant})
     text = "[\n" + ",\n".join(json.dumps(mutant, ensure_ascii=False) for mutant in drawn) + "\n]\n"
     Path(__file__).with_name(f"{name}.json").write_text(text, encoding="utf-8")
