@@ -25,6 +25,8 @@ def profile(**changes: Any) -> Profile:
     return Profile(**known | changes)
 
 
+FIRST = "the first block gets {} of the last block's."
+DOUBLES = ", and a small difference between two of them doubles every 4.0 blocks."
 WAY = "Gradients {} somewhat on the way to the input: block 1 gets {} the last block's, the first block {}."
 GOES = "the overlap (cosine) of two goes from 0.20 to 0.40"
 
@@ -33,14 +35,14 @@ GOES = "the overlap (cosine) of two goes from 0.20 to 0.40"
     ("rows", "words"),
     [
         ((0.5, 1.0), "Gradients stay even: the first block gets 50 % of the last block's."),
-        ((0.49, 1.0), "Gradients fade somewhat towards the input: the first block gets 49 % of the last block's."),
+        ((0.49, 1.0), f"Gradients fade somewhat towards the input: {FIRST.format('49 %')}"),
         ((2.0, 1.0), "Gradients stay even: the first block gets 2.0 times the last block's."),
         ((2.1, 1.0), "Gradients grow somewhat towards the input: the first block gets 2.1 times the last block's."),
         ((10.1, 1.0), "Gradients grow towards the input: the first block gets 10 times the last block's."),
         ((9.9, 1.0), "Gradients grow somewhat towards the input: the first block gets 9.9 times the last block's."),
         ((0.099, 1.0), "Gradients fade towards the input: the first block gets 10 % of the last block's."),
         ((1.0, 5.0, 1.0), WAY.format("grow", "5.0 times", "100 %")),
-        ((4.1, 5.0, 1.0), "Gradients grow somewhat towards the input: the first block gets 4.1 times the last block's."),
+        ((4.1, 5.0, 1.0), f"Gradients grow somewhat towards the input: {FIRST.format('4.1 times').replace('times of', 'times')}"),
         ((3.9, 5.0, 1.0), WAY.format("grow", "5.0 times", "3.9 times")),
         ((5.0, 0.1, 1.0), WAY.format("fade", "10 % of", "5.0 times")),
     ],
@@ -74,7 +76,7 @@ def test_ratios_in_words(ratio: float, words: str) -> None:
     [
         (1 / 2.99 * 12, f"Tokens stay distinct: {GOES}."),
         (1 / 3.01 * 12, f"Tokens merge: {GOES}, and half of what tells them apart is lost every 4.0 blocks."),
-        (-1 / 3.01 * 12, f"Tokens drift apart: {GOES}, and a small difference between two of them doubles every 4.0 blocks."),
+        (-1 / 3.01 * 12, f"Tokens drift apart: {GOES}{DOUBLES}"),
         (1.04, f"Tokens merge: {GOES}, and half of what tells them apart is lost every block."),
         (0.94, f"Tokens merge: {GOES}, and half of what tells them apart is lost every 0.9 blocks."),
         (0.04, f"Tokens merge: {GOES}, and half of what tells them apart is lost every fraction of a block."),
