@@ -25,7 +25,7 @@ def profile(**changes: Any) -> Profile:
     return Profile(**known | changes)
 
 
-FIRST = "the first block gets {} of the last block's."
+TOWARDS = "Gradients {} somewhat towards the input: the first block gets {} the last block's."
 DOUBLES = ", and a small difference between two of them doubles every 4.0 blocks."
 WAY = "Gradients {} somewhat on the way to the input: block 1 gets {} the last block's, the first block {}."
 GOES = "the overlap (cosine) of two goes from 0.20 to 0.40"
@@ -35,14 +35,14 @@ GOES = "the overlap (cosine) of two goes from 0.20 to 0.40"
     ("rows", "words"),
     [
         ((0.5, 1.0), "Gradients stay even: the first block gets 50 % of the last block's."),
-        ((0.49, 1.0), f"Gradients fade somewhat towards the input: {FIRST.format('49 %')}"),
+        ((0.49, 1.0), TOWARDS.format("fade", "49 % of")),
         ((2.0, 1.0), "Gradients stay even: the first block gets 2.0 times the last block's."),
         ((2.1, 1.0), "Gradients grow somewhat towards the input: the first block gets 2.1 times the last block's."),
         ((10.1, 1.0), "Gradients grow towards the input: the first block gets 10 times the last block's."),
         ((9.9, 1.0), "Gradients grow somewhat towards the input: the first block gets 9.9 times the last block's."),
         ((0.099, 1.0), "Gradients fade towards the input: the first block gets 10 % of the last block's."),
         ((1.0, 5.0, 1.0), WAY.format("grow", "5.0 times", "100 %")),
-        ((4.1, 5.0, 1.0), f"Gradients grow somewhat towards the input: {FIRST.format('4.1 times').replace('times of', 'times')}"),
+        ((4.1, 5.0, 1.0), TOWARDS.format("grow", "4.1 times")),
         ((3.9, 5.0, 1.0), WAY.format("grow", "5.0 times", "3.9 times")),
         ((5.0, 0.1, 1.0), WAY.format("fade", "10 % of", "5.0 times")),
     ],
