@@ -421,8 +421,7 @@ def spectral_edge(matrix: Tensor) -> float | None:
     w = matrix.flatten(1)
     w = w[:: w.shape[0] // 1024 + 1, :2048].float()
     spread = float(w.std())
-    rounding = 1e-6 * float(w.abs().mean())
-    if not spread > rounding or not math.isfinite(spread) or min(w.shape) < 16:
+    if not spread > 1e-6 * float(w.abs().mean()) or not math.isfinite(spread) or min(w.shape) < 16:
         return None
     w = w - w.mean()
     v = torch.randn(w.shape[1], generator=torch.Generator().manual_seed(0)).to(w)
