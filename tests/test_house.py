@@ -295,7 +295,7 @@ ROOMS = {
     "probe": Room(9, 2640, 0.82, 0.10, 0),
     # 9: the rate at another size is a new idea; own rate, schedule, kept rehearsals, what labels allow (issue 37)
     "rehearsal": Room(9, 2575, 0.60, 0.07, 0),
-    "repair": Room(8, 3104, 0.63, 0.03, 0),  # blocks that are not modules are planned too; the fastest scale
+    "repair": Room(8, 3105, 0.63, 0.03, 0),  # blocks that are not modules are planned too; the fastest scale
     "softmax_jacobian": Room(1, 393, 0.34, 0.00, 0),
     "stability": Room(2, 254, 0.50, 0.00, 0),
     # How a source's statements are read (issue 38).

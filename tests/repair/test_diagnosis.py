@@ -11,9 +11,10 @@ import torch
 from torch import nn
 
 import edgewise
+from edgewise.nouns.verdict import Exponent
 from edgewise.repair.initialize import DRAWS
 from edgewise.repair.layers import layers_of
-from edgewise.repair.plan import TotalChanges
+from edgewise.repair.plan import TotalChanges, diagnose
 from edgewise.stability.lyapunov import SEVERITY_LIMITS
 from tests.support.stacks import Convolutions, Unseen, encoder, perceptron
 
@@ -55,6 +56,18 @@ def test_a_second_half_that_fails_is_named_although_the_total_is_smaller() -> No
     plan = edgewise.critical_plan(isometries(DEPTH - 1, -2.5), torch.randn(16, 64))
     assert plan.before is not None and SEVERITY_LIMITS.risky < plan.before.worst < SEVERITY_LIMITS.fails
     assert "the start is the likely reason" in plan.diagnosis and "second half of the depth" in plan.diagnosis
+
+
+def test_angle_and_gradient_count_together() -> None:
+    """A verdict adds them: where each alone is below the limit and both are above, the start is not called innocent."""
+    angle, gradient = (Exponent(c / 12, 0.1, change=c, change_error=0.1) for c in (-2.3, -3.2))
+    before = TotalChanges(angle=-2.1, gradient=-0.8, exponents=(angle, gradient))
+    text, _ = diagnose(before, None, 1.0, changed=True)
+    assert "may be part of the reason" in text and "e^3.2, both together by e^5.5" in text
+    half = TotalChanges(
+        angle=-1.0, gradient=-0.4, exponents=(angle, Exponent(-0.1, 0.1, change=-1.2, change_error=0.1))
+    )
+    assert "are not the reason" in diagnose(half, None, 0.5, changed=True)[0]
 
 
 def test_a_signal_out_of_range_is_the_reason() -> None:

@@ -305,7 +305,8 @@ def _cause(before: TotalChanges) -> str:
     """Return what the limits of a verdict say of the network as it is: they are about the second half of its depth."""
     if before.exponents is None:
         return "The start is the reason: the signal leaves the range of floating point."
-    size = max(abs(exponent.change or 0.0) for exponent in before.exponents)
+    changes = [abs(exponent.change or 0.0) for exponent in before.exponents]
+    size, both = max(changes), sum(changes)
     rate = f"at the rate of the second half of the depth, the whole depth changes angle or gradient by e^{size:.1f}"
     match severity(*(LateChange(e.change or 0.0, e.change_error or 0.0) for e in before.exponents)):
         case Severity.FAILS:
@@ -316,9 +317,9 @@ def _cause(before: TotalChanges) -> str:
             wide = "but one network of this width scatters too much to tell"
             return f"{UNLESS} the start may be the reason: {rate}, {wide}."
     risky = SEVERITY_LIMITS.risky
-    rest = (
-        " The rest of the totals is a jump or a power law in the first half." if before.worst >= risky else ""
-    )
+    if both > risky:  # a verdict counts the two together
+        return f"{UNLESS} the start may be part of the reason: {rate}, both together by e^{both:.1f}."
+    rest = " The rest of the totals is a jump or a power law in the first half." * (before.worst >= risky)
     return f"{UNLESS} its angle and gradient are not the reason: {rate}, less than e^{risky:g}.{rest}"
 
 

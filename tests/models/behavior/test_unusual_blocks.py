@@ -218,3 +218,24 @@ def test_rows_of_windows_are_measured() -> None:
     assert rows is not None
     seen = torch.as_tensor(rows)[torch.isfinite(torch.as_tensor(rows))]
     assert len(seen) == 8 and bool((seen < math.log(4) + 1e-6).all()) and bool((seen > 1.0).all())
+
+
+class BesideEachOther(nn.Module):
+    """A block whose attention and MLP read the stream together, as in GPT-NeoX and PaLM."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.mix, self.think = nn.LayerNorm(WIDTH), Mix(), Think()
+
+    def forward(self, x: Tensor) -> Tensor:
+        n = self.norm(x)
+        return x + (self.mix(n) + self.think(n))
+
+
+def test_one_parallel_block_is_a_stack_of_one_sum() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        nn.Embedding(11, WIDTH), BesideEachOther(), nn.LayerNorm(WIDTH), nn.Linear(WIDTH, 11)
+    )
+    described = edgewise.describe(model, torch.randint(0, 11, (2, 9)))
+    assert (described.depth, described.parallel, described.norm) == (1, True, "pre")

@@ -87,6 +87,8 @@ def chains(graph: Graph, sums: Sequence[ResidualSum]) -> list[Chain]:
         chain.plain.append(plain)
         open_chains[residual.node] = chain
     outer = _without_nested([chain for chain in listed if len(chain.sums) >= SHORTEST])
+    if not outer:  # attention and MLP side by side, in one sum
+        outer = [c for c in listed if {bool(part.softmax) for part in c.sums[0].parts} == {True, False}]
     outer = _continued(graph, _woven(graph, outer, by_node), by_node)
     for chain in outer:
         if any(_feed_each_other(chain, other) for other in outer if other is not chain):
