@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import json
+import multiprocessing
+import resource
 import sys
 import time
 from collections import Counter
@@ -19,6 +21,7 @@ import edgewise
 from edgewise.preflight.catalog import CheckFinding
 from edgewise.preflight.check_report import CheckReport
 
+SECONDS, MEMORY = 60, 6  # a check in a process of its own may take, and GiB
 CHECKED = ("model", "batches", "loss", "optimizer", "step", "also", "steps", "only")
 
 
@@ -100,6 +103,7 @@ def run(name: str, make: Callable[[], dict[str, Any] | None]) -> dict[str, Any]:
     return row
 
 
+Check = Callable[[str, Callable[[], dict[str, Any] | None]], dict[str, Any]]
 Making = tuple[str, str, Callable[[], dict[str, Any] | None]]  # name, role, training
 
 
@@ -114,7 +118,31 @@ def trainings(module: ModuleType) -> Iterator[Making]:
     yield from getattr(module, "more", lambda: ())()
 
 
-def rows(module: ModuleType, only: str, part: int, parts: int, kept: Path | None) -> Iterator[dict[str, Any]]:
+def apart(name: str, make: Callable[[], dict[str, Any] | None]) -> dict[str, Any]:
+    """One check in a process of its own, whose time and memory are limited: it cannot take the others with it."""
+    context = multiprocessing.get_context("fork")  # nothing has been computed yet: no threads
+    here, there = context.Pipe(duplex=False)
+
+    def work() -> None:
+        resource.setrlimit(resource.RLIMIT_AS, (MEMORY << 30, MEMORY << 30))
+        torch.set_num_threads(1)
+        there.send(run(name, make))
+
+    process = context.Process(target=work, daemon=True)
+    process.start()
+    there.close()
+    try:
+        row: dict[str, Any] = here.recv() if here.poll(SECONDS) else {"crash": f"not ended after {SECONDS} s"}
+    except EOFError:
+        row = {"crash": f"the process ended without an answer; it may take {MEMORY} GiB"}
+    process.kill()
+    process.join()
+    return {"name": name} | row
+
+
+def rows(
+    module: ModuleType, only: str, part: int, parts: int, kept: Path | None, check: Check = run
+) -> Iterator[dict[str, Any]]:
     """Check every n-th training; those in the file of kept rows are not checked again."""
     known = {}
     if kept is not None and kept.exists():
@@ -123,7 +151,7 @@ def rows(module: ModuleType, only: str, part: int, parts: int, kept: Path | None
     for name, role, make in chosen:
         row = known.get(name)
         if row is None:
-            row = run(name, make if role == "broken" else lambda m=make: _healthy(m())) | {"role": role}
+            row = check(name, make if role == "broken" else lambda m=make: _healthy(m())) | {"role": role}
             if kept is not None:
                 with kept.open("a") as file:
                     file.write(json.dumps(row) + "\n")
@@ -162,10 +190,14 @@ def main() -> None:
     parser.add_argument("--only", default="", help="only names that contain this")
     parser.add_argument("--keep", type=Path, help="rows, one by one: a second run continues")
     parser.add_argument("--part", default="0/1", help="k/n: every n-th of them, from the k-th on")
+    parser.add_argument(
+        "--apart", action="store_true", help="every check in a process of its own, with limits"
+    )
     arguments = parser.parse_args()
     results = []
     part, parts = map(int, arguments.part.split("/"))
-    for row in rows(load(arguments.list), arguments.only, part, parts, arguments.keep):
+    check = apart if arguments.apart else run
+    for row in rows(load(arguments.list), arguments.only, part, parts, arguments.keep, check):
         results.append(row)
         said = "; ".join(
             f"{f['severity']} {f['kind']} at {', '.join(f['places'][:2])}" for f in row.get("told", [])

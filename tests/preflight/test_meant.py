@@ -198,7 +198,66 @@ def adapters_of_layers_that_run() -> Made:
     return training(model, lambda m, b: F.cross_entropy(m.head[0](m.states(b[0]).mean(1)), b[1]), labeled())
 
 
+def places_on_a_page_without_boxes() -> Made:
+    """Every word is at the same place of the page, and counted by a table of its own."""
+
+    class Page(Reader):
+        def __init__(self) -> None:
+            super().__init__()
+            self.tables = nn.ModuleDict(
+                {name: nn.Embedding(64, WIDTH) for name in ("position", "x_position", "y_position")}
+            )
+
+        def states(self, words: Tensor, mask: Tensor | None = None) -> Tensor:
+            count, none = torch.arange(LENGTH).expand_as(words), torch.zeros_like(words)
+            places = (self.tables[n](ids) for n, ids in zip(self.tables, (count, none, none), strict=True))
+            states: Tensor = self.body(self.embed(words) + sum(places), mask)
+            return states
+
+    return training(Page(), classes, labeled())
+
+
+def a_softmax_that_is_a_module_and_dropout_after_it() -> Made:
+    class Mix(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.query, self.key, self.soft, self.drop = (
+                nn.Linear(WIDTH, WIDTH),
+                nn.Linear(WIDTH, WIDTH),
+                nn.Softmax(-1),
+                nn.Dropout(0.2),
+            )
+
+        def forward(self, x: Tensor) -> Tensor:
+            q, k, v = (y.unflatten(-1, (4, -1)).transpose(1, 2) for y in (self.query(x), self.key(x), x))
+            out: Tensor = x + (self.drop(self.soft(q @ k.mT / 8**0.5)) @ v).transpose(1, 2).flatten(2)
+            return out
+
+    model = Reader()
+    model.body = nn.Sequential(Mix(), Mix())
+    return training(
+        model, lambda m, b: F.cross_entropy(m.head(m.body(m.embed(b[0])).mean(1)), b[1]), labeled()
+    )
+
+
+def adam_whose_decay_is_larger_than_a_small_gradient() -> Made:
+    class Gated(Reader):
+        def __init__(self) -> None:
+            super().__init__()
+            self.gates = nn.Parameter(torch.ones(WIDTH))
+
+        def states(self, words: Tensor, mask: Tensor | None = None) -> Tensor:
+            return super().states(words, mask) * self.gates.sigmoid()
+
+    made = training(Gated(), lambda m, b: classes(m, b) + (-m.gates).sigmoid().mean(), labeled())
+    made["optimizer"] = torch.optim.Adam(made["model"].parameters(), 1e-3, weight_decay=0.04)
+    return made
+
+
 HEALTHY = [
+    places_on_a_page_without_boxes,
+    a_softmax_that_is_a_module_and_dropout_after_it,
+    adam_whose_decay_is_larger_than_a_small_gradient,
     agreement_with_itself,
     both_terms_are_means,
     both_terms_are_sums_over_features,

@@ -149,18 +149,19 @@ own backward: gradient through depth, loss rises, uphill
 pushed away: loss rises, uphill, loss and cross-entropy
 loss without end: loss rises, update ratio, target scale, uphill
 own label seen: leak
-never written: BROKEN, GRADIENTS, symmetric, linear pair, positions, rows of tables, batch unused, router, constant
-  output, norm eps, collapse, unlike siblings, weight scale, sharp attention, update ratio, initialization
+never written: BROKEN, GRADIENTS, silent norm, norm size, skip, dropout, symmetric, linear pair, positions, rows of
+  tables, batch unused, router, constant output, norm eps, collapse, unlike siblings, weight scale, sharp attention,
+  update ratio, initialization
 norm eps: gradient through depth, update ratio, label offset, past not seen
 norm size: norm eps, update ratio, collapse, equal heads, constant output
 order of the step: MOTION, does not run, gradient at the step, dead, no gradient, rate zero, constant output, wiped
 schedule: rate zero, update ratio, nothing moves, loss rises
 update undone: nothing moves, update ratio, moved without gradient, rounded away
-weight scale: norm eps, equal heads, unlike siblings, gradient through depth, first loss, sharp attention, update
-  ratio, collapse, initialization, skip, loss rises, constant output
+weight scale: norm eps, norm size, eps, equal heads, unlike siblings, gradient through depth, first loss, sharp
+  attention, update ratio, collapse, initialization, skip, loss rises, constant output
 same samples: dead, labels
-data: BROKEN, nothing moves, rounded away, update ratio, eps, uphill, target scale, gradient through
-  depth, norm eps, labels, padding in the loss, same samples
+data: BROKEN, nothing moves, rounded away, update ratio, eps, uphill, target scale, gradient through depth, norm eps,
+  labels, padding in the loss, same samples
 outliers: unlike siblings, untrained among trained, sharp attention, first loss, collapse, initialization
 rows: first loss, loss rises
 symmetric: copies, dead, equal heads, collapse, constant output, initialization, past not seen, weight scale, first
@@ -168,8 +169,8 @@ symmetric: copies, dead, equal heads, collapse, constant output, initialization,
 tie: copies, initialization
 shared: copies, initialization, layers not run
 recipe: initialization, unlike siblings, first loss
-silent norm: GRADIENTS, equal heads, router, constant output, norm eps, collapse, layers not run, unlike siblings,
-  initialization, skip
+silent norm: GRADIENTS, norm size, rounded away, dropout, gradient through depth, equal heads, router, constant
+  output, norm eps, collapse, layers not run, unlike siblings, initialization, skip
 empty attention row: loss not finite, gradient not finite, attention rows, loss rises, past not seen
 half precision: rounded away, nothing moves, loss rises, eps, gradient not finite, update ratio, dead
 rate scale: MOTION, groups, decay, constant output, collapse
@@ -203,7 +204,8 @@ skip: gradient through depth, collapse, no final norm, norm on the skip, past no
 past not seen: order not seen, dead, own token not seen, no gradient
 layers not run: no gradient, no final norm, gradient through depth
 no gradient: input unused, batch unused, past not seen, dead, order not seen, nothing moves
-constant output: input unused, rows of tables, batch unused, past not seen, order not seen, dead, collapse, no gradient
+constant output: input unused, equal heads, rows of tables, batch unused, past not seen, order not seen, dead,
+  collapse, no gradient
 target scale: first loss, loss rises, update ratio, gradient at the step
 copies: initialization
 norm on the skip: no final norm, skip
@@ -243,21 +245,17 @@ def tidy(findings: Iterable[CheckFinding]) -> list[CheckFinding]:
     order = list(FOLLOWS)
     rest.sort(key=lambda f: order.index(f.kind) if f.kind in order else len(order))
     kept: list[CheckFinding] = []
-    folded: set[int] = set()
-    for cause in rest:
-        if id(cause) in folded or cause.severity == "note":
-            continue
-        consequences = [
-            f
-            for f in rest
-            if f is not cause
-            and id(f) not in folded
-            and f.kind in FOLLOWS.get(cause.kind, ())
-            and f.kind != cause.kind
-        ]
-        folded |= {id(f) for f in consequences}
+    while any(f.severity != "note" for f in rest):
+        loud = [f for f in rest if f.severity != "note"]
+        causes = [f for f in loud if not any(_explains(g, f) and not _explains(f, g) for g in loud)]
+        cause = (causes or loud)[0]  # in a circle the first of the table
+        consequences = [f for f in rest if _explains(cause, f)]
+        rest = [f for f in rest if f is not cause and not _explains(cause, f)]
         kinds = tuple(dict.fromkeys(f.kind for f in consequences if f.severity != "note"))
         worst = min([cause.severity, *(f.severity for f in consequences)], key=SEVERITIES.index)
         kept.append(replace(cause, follows=kinds, severity=worst))
-    kept += [f for f in rest if f.severity == "note" and id(f) not in folded]
-    return sorted(kept, key=lambda f: SEVERITIES.index(f.severity))
+    return sorted([*kept, *rest], key=lambda f: SEVERITIES.index(f.severity))
+
+
+def _explains(cause: CheckFinding, other: CheckFinding) -> bool:
+    return other.kind != cause.kind and other.kind in FOLLOWS.get(cause.kind, ())

@@ -62,12 +62,12 @@ def _normalizes(module: nn.Module, before: Tensor, after: Tensor) -> bool:
 def _norm(module: nn.Module, before: Tensor, after: Tensor) -> dict[str, Any]:
     kept: dict[str, Any] = {
         "norm": True,
-        "silent": not after.any() and bool(before.any()),
+        "silent": not after.any() and _varies(before),
         "pointer": before.data_ptr(),
         "out": after[:2].float(),
     }
     gain = next((p for p in module.parameters(recurse=False) if p.numel() == after.shape[-1]), None)
-    if gain is not None and is_readable(gain) and after.dim() >= 3:
+    if gain is not None and is_readable(gain) and after.dim() >= 3 and _varies(before):
         size, scale = rms(after), local(gain.detach()).float()
         sizes = (size, size / max(rms(scale), 1e-12), size / max(rms(scale + 1), 1e-12))
         kept["unit"] = min(sizes, key=lambda x: abs(math.log(max(x, 1e-12))))
@@ -76,6 +76,12 @@ def _norm(module: nn.Module, before: Tensor, after: Tensor) -> dict[str, Any]:
         variance = float(before.float().var(-1, unbiased=False).mean()) if before.shape[-1] > 1 else 0.0
         kept["eps"] = eps / max(variance, 1e-300)
     return kept
+
+
+def _varies(before: Tensor) -> bool:
+    """Return whether there is something to normalize: what is the same everywhere, or too large, becomes zero."""
+    spread = before.float().var(-1, unbiased=False)
+    return bool(((spread > 0) & spread.isfinite()).any()) if before.shape[-1] > 1 else bool(before.any())
 
 
 def _block(before: Tensor, after: Tensor) -> dict[str, Any]:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterator
+from typing import Any
 
 import torch
+from torch import Tensor
 
 from edgewise.preflight.catalog import CheckFinding, NotAsked, Undecided, error, fact, finding, note, warning
 from edgewise.preflight.evidence import StepRecord, TrainingEvidence, median, rms
@@ -53,12 +55,23 @@ class Motion:
             self.total, self.lost = self.total + count, self.lost + gone
             if count and gone == count:
                 self.still.append(name)
-            product = float((difference * slope).sum())
-            length = float(difference.norm() * slope.norm())
-            if length > 0 and product > 0.3 * length and difference.numel() >= 16:
+            length, cosine = (
+                float(difference.norm() * slope.norm()),
+                _cosine(group, before, difference, slope),
+            )
+            product = cosine * length
+            if cosine > 0.3 and difference.numel() >= 16:
                 self.climbing.append(name)
             self.uphill, self.against = self.uphill + max(product, 0.0), self.against + max(-product, 0.0)
             self.sizes[name], self.updates[name] = rms(before), rms(difference)
+
+
+def _cosine(group: dict[str, Any], before: Tensor, difference: Tensor, slope: Tensor) -> float:
+    """Of a step with its gradient, the least with weight decay left in, taken out, and added to the gradient."""
+    decay = float(group.get("weight_decay", 0) or 0)
+    taken = float(group.get("lr", 0)) * decay * before
+    pairs = ((difference, slope), (difference + taken, slope), (difference, slope + decay * before))
+    return min(float((d * s).sum()) / max(float(d.norm() * s.norm()), 1e-30) for d, s in pairs)
 
 
 def motion(evidence: TrainingEvidence) -> Motion:
@@ -110,7 +123,7 @@ def rounded_away(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
     if 0.3 < share < 1:
         yield finding(
             "error" if share > 0.6 and low else "warning",
-            seen.still[:50] or ["model"],
+            [*(seen.still[:50] or ["model"]), *([] if low else ["optimizer"])],
             "Updates are rounded away: they are smaller than the precision of the weights.",
             f"a step leaves {share:.0%} of the entries that have a gradient exactly where they were "
             f"({', '.join(low) or 'float32'})",
@@ -142,7 +155,7 @@ def uphill(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
             if any(g.get("maximize") for g in groups)
             else "check the sign of loss, rate and update",
         )
-    elif seen.climbing and len(seen.climbing) < 0.7 * len(seen.sizes) and not _decays(evidence):
+    elif seen.climbing and len(seen.climbing) < 0.7 * len(seen.sizes):
         meant = all(_held(evidence)[n].get("maximize") for n in seen.climbing)  # multipliers of a constraint
         yield finding(
             "note" if meant and len(seen.climbing) < 0.2 * len(seen.sizes) else "warning",
@@ -152,14 +165,6 @@ def uphill(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
             "check the groups of the optimizer (maximize, sign of the rate), hooks on gradients, and the update's "
             "formula",
         )
-
-
-def _decays(evidence: TrainingEvidence) -> bool:
-    """Return whether weight decay may be the larger part of a step."""
-    return any(
-        float(g.get("lr", 0)) * float(g.get("weight_decay", 0) or 0) > 1e-3
-        for g in evidence.optimizer.param_groups
-    )
 
 
 @fact("update ratio", needs="steps")

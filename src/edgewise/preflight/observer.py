@@ -91,6 +91,7 @@ class Softmax:
     weights: Tensor
     axis: int
     later: Tensor | None = None  # what multiplies the values, if it is not the softmax's own output
+    dropped: bool = False  # dropout was active on the weights
 
 
 @dataclass
@@ -177,7 +178,7 @@ class Observer(TorchFunctionMode):
     edit     replaces the ids of every table lookup
     details  also record softmaxes and parameters that are not the model's
     hand     which argument of a difference was the outputs, in passes without gradients
-    cosines  record products of vectors of one length, and their bound
+    cosines  record products of so many entries of vectors of one length, and their bound
     track    keep outputs of lookups and loss calls in the graph, for a backward pass from them
     """
 
@@ -190,7 +191,7 @@ class Observer(TorchFunctionMode):
         details: bool = False,
         track: bool = False,
         prints: bool = True,
-        cosines: bool = False,
+        cosines: int = 0,
         hand: int | None = None,
         known: Iterable[int] = (),
         compiled: bool = False,
@@ -305,12 +306,12 @@ class Observer(TorchFunctionMode):
             share, active = argument(args, kwargs, 1, "p", 0.5), argument(args, kwargs, 2, "training", True)
             self.seen.dropouts.append((self.seen.place, float(share), bool(active)))
             self.seen.quiet += active and share > 0 and not self.seen.stack and not torch.is_grad_enabled()
-            self._weights.update(
-                {id(out): self._weights[id(args[0])]} if id(args[0]) in self._weights else {}
-            )
+            if id(args[0]) in self._weights:
+                call = self._weights[id(args[0])][0]
+                self._weights[id(out)], call.dropped = (call, out), call.dropped or bool(active and share > 0)
         elif self.details:
             self._details(name, args, kwargs, out)
-        elif self.cosines and name in PRODUCTS and torch.is_tensor(out):
+        elif name in PRODUCTS and torch.is_tensor(out) and out.numel() == self.cosines:
             self._cosine(args, out)
         return out
 
@@ -343,13 +344,9 @@ class Observer(TorchFunctionMode):
         if len(tensors) < 2 or any(t.dim() < 2 for t in tensors) or out.dim() < 2:
             return
         with torch._C.DisableTorchFunction(), torch.no_grad():
-            bound = 1.0
-            for tensor in tensors:
-                lengths = [tensor.detach().float().norm(dim=axis) for axis in (-1, -2)]
-                equal = [x for x in lengths if float(x.max() - x.min()) < 1e-3 * float(x.max())]
-                bound *= float(equal[0].max()) if equal else math.nan
-            if not math.isnan(bound):
-                self.seen.cosines.append((bound, out.detach()))
+            one, other = (_length(t.detach()) for t in tensors)
+            if one is not None and other is not None:
+                self.seen.cosines.append((one * other, out.detach()))
 
     def _inside(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """torch's multi-head attention is one call to the mode: look into it through the functions it calls."""
@@ -487,3 +484,15 @@ class Observer(TorchFunctionMode):
             if id(tensor) in self._weights:
                 call, _ = self._weights[id(tensor)]
                 call.later = tensor.detach()
+
+
+def _length(tensor: Tensor) -> float | None:
+    """The length of all rows, or of all columns, if it is the same; the first few tell most that it is not."""
+    for axis, some in ((-1, tensor[..., :16, :]), (-2, tensor[..., :16])):
+        for part in (some, tensor):
+            lengths = part.norm(dim=axis, dtype=torch.float32)
+            if float(lengths.max() - lengths.min()) >= 1e-3 * float(lengths.max()):
+                break
+        else:
+            return float(lengths.max())
+    return None

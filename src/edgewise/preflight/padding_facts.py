@@ -457,7 +457,8 @@ def positions(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
             and size >= max(8, tokens)
             and (named or (size < 4 * tokens + 4 and int(ids.flatten()[0]) in ends))
         ):
-            yield warning(
+            yield finding(
+                "note" if _counted_beside(evidence, lookup.place) else "warning",
                 lookup.place or "model",
                 "All tokens get the same position.",
                 f"a table of {size} rows is asked for row {int(ids.flatten()[0])} only",
@@ -481,6 +482,12 @@ def positions(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
             f"{unused[0]} has none in {len(evidence.gradients)} passes",
             "add them to the embedding of the tokens",
         )
+
+
+def _counted_beside(evidence: TrainingEvidence, place: str) -> bool:
+    """Return whether another table of the same module is asked for one row after the other: places on a page."""
+    beside = [x.ids for x in evidence.seen().lookups if parent(x.place) == parent(place) and x.place != place]
+    return any(ids.dim() and ids.shape[-1] > 1 and bool((ids.diff() == 1).all()) for ids in beside)
 
 
 def _alike(evidence: TrainingEvidence) -> Iterator[CheckFinding]:

@@ -55,15 +55,14 @@ def attention_rows(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
     Threshold: not one within 1 % (and not zero) without dropout: the mask is applied after the softmax.
     Cannot decide: dropout on the weights: not judged while it is active.
     """
-    calls = [s for s in _over_keys(evidence) if s.later is not None]
+    calls = [s for s in _over_keys(evidence) if s.later is not None and not s.dropped]
     if not calls:
-        raise NotAsked("attention is fused")
-    active = {place for place, p, on in evidence.seen().dropouts if on and p > 0}
+        raise NotAsked("attention is fused, or dropout is active on its weights")
     wrong, worst = [], 0.0
     for s in calls:
         weights = s.later
         assert weights is not None
-        if weights.shape[-1] != s.scores.shape[-1] or any(_near(s.place, place) for place in active):
+        if weights.shape[-1] != s.scores.shape[-1]:
             continue
         sums = weights.float().sum(-1)
         off = (sums - 1).abs()
@@ -79,10 +78,6 @@ def attention_rows(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
             "mask the scores with -inf before the softmax",
             off=worst,
         )
-
-
-def _near(one: str, other: str) -> bool:
-    return other == one or other.startswith(one + ".") or one.startswith(other + ".") or not one
 
 
 @fact("empty attention row", needs="pass")
@@ -262,11 +257,13 @@ def equal_heads(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
         w = s.weights.float()
         if w.shape[1] < 2 or w.shape[-2] < 4 or not w.isfinite().all():
             continue
-        varied = (
-            float((w - w.mean(-1, keepdim=True)).abs().max()) > 1e-4
-            and float(s.scores[s.scores > MASKED].float().std()) > 1e-3
-        )
-        if varied and float((w - w[:, :1]).abs().max()) < 1e-6:
+        hidden = s.scores <= MASKED
+        most = s.scores.float().masked_fill(hidden, -torch.inf).amax(-1)
+        least = s.scores.float().masked_fill(hidden, torch.inf).amin(-1)
+        varied = (most - least)[
+            most > MASKED
+        ]  # over the keys of one query: uniform heads are equal by nature
+        if varied.numel() and float(varied.max()) > 1e-3 and float((w - w[:, :1]).abs().max()) < 1e-6:
             places.append(s.place or "model")
     if places:
         yield warning(

@@ -13,7 +13,7 @@ from edgewise.preflight.observer import ModuleCall
 
 
 def _block_calls(evidence: TrainingEvidence) -> list[ModuleCall]:
-    calls = [c for c in evidence.seen().calls if "cosine" in c.kept]
+    calls = [c for c in evidence.seen().calls if "cosine" in c.kept and c.kept["x"].any()]
     if len(calls) < 2:
         raise NotAsked("no stack of blocks was seen")
     return calls
