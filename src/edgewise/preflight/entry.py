@@ -82,47 +82,32 @@ def check(
     inner = unwrap(model)
     refuse_lazy(inner)
     evidence = TrainingEvidence(inner, optimizer, loss=loss, step=step)
-    evidence.known = _known(optimizer, also)
-    evidence.data["also"] = [o for o in also if o is not model]
+    elsewhere = {id(p) for o in also if isinstance(o, nn.Module) for p in o.parameters()}
+    evidence.known = _held([optimizer, *also]) | elsewhere
+    evidence.data |= {"also": [o for o in also if o is not model], "also parameters": elsewhere}
     evidence.data["optimizers"] = [o for o in [optimizer, *also] if hasattr(o, "param_groups")]
-    evidence.data["also parameters"] = {
-        id(p) for o in also if isinstance(o, nn.Module) for p in o.parameters()
-    }
-    evidence.data["held elsewhere"] = {
-        id(p)
-        for o in also
-        if isinstance(o, torch.optim.Optimizer)
-        for g in o.param_groups
-        for p in g["params"]
-    }
+    evidence.data["held elsewhere"] = _held(also)
     with nullcontext() if only == "tensors" else undone(model, optimizer, also, batches):
         if batches is not None and only != "tensors":
             evidence.batches = _take(batches, scan)
         if optimizer is not None:
             evidence.data["groups"] = [dict(g) for g in optimizer.param_groups]
         early = ("tensors",) if _runs(evidence) else ("tensors", "optimizer", "data")
-        findings, report = _judge(evidence, early)
+        report = CheckReport()
+        findings = _judge(evidence, early, report)
         if len(early) == 1:
             passes = Passes(evidence, model, [*also, *schedulers_of(optimizer)])
             passes.run(steps)
             rest = ("optimizer", "data", "pass", "loss", "steps", "changed", "loop")
-            later, second = _judge(evidence, rest, passes=True)
-            findings += later
-            _join(report, second)
+            _prepare(evidence)
+            findings += _judge(evidence, rest, report)
             report.cost["steps"] = (time.perf_counter() - began) / max(passes.step_seconds, 1e-9)
     if theory:
-        later, last = _judge(evidence, ("theory",))
-        findings += later
-        _join(report, last)
+        findings += _judge(evidence, ("theory",), report)
     report.findings = tidy(findings)
     report.facts = _numbers(evidence)
     report.cost["seconds"] = time.perf_counter() - began
     return report
-
-
-def _join(report: CheckReport, other: CheckReport) -> None:
-    for name in ("held", "undecided", "not_asked"):
-        getattr(report, name).extend(getattr(other, name))
 
 
 def _validate(model: Any, steps: int, only: str | None) -> None:
@@ -159,10 +144,8 @@ def _validate_training(batches: Any, loss: Any, optimizer: Any, step: Any, also:
         )
 
 
-def _known(optimizer: Any, also: list[Any]) -> set[int]:
-    optimizers = [o for o in [optimizer, *also] if hasattr(o, "param_groups")]
-    held = {id(p) for o in optimizers for g in o.param_groups for p in g["params"]}
-    return held | {id(p) for o in also if isinstance(o, nn.Module) for p in o.parameters()}
+def _held(objects: list[Any]) -> set[int]:
+    return {id(p) for o in objects for g in getattr(o, "param_groups", ()) for p in g["params"]}
 
 
 def _take(batches: Any, scan: int) -> list[Any]:
@@ -190,18 +173,14 @@ def _runs(evidence: TrainingEvidence) -> bool:
     return bool(evidence.batches) and not any(p.is_meta for p in evidence.model.parameters())
 
 
-def _judge(
-    evidence: TrainingEvidence, needs: tuple[str, ...], passes: bool = False
-) -> tuple[list[CheckFinding], CheckReport]:
-    if passes:
-        _prepare(evidence)
-    report, findings = CheckReport(), []
+def _judge(evidence: TrainingEvidence, needs: tuple[str, ...], report: CheckReport) -> list[CheckFinding]:
+    findings = []
     for fact in FACTS.values():
         if fact.needs not in needs:
             continue
         interrupts.check()
         findings += _one(fact, evidence, report)
-    return findings, report
+    return findings
 
 
 def _prepare(evidence: TrainingEvidence) -> None:

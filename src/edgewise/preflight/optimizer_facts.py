@@ -29,12 +29,16 @@ def _kind(evidence: TrainingEvidence) -> str:
 def not_in_the_optimizer(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
     """Compare trainable parameters with those of the optimizer, by identity.
 
-    Threshold: any that the optimizer does not hold.
+    Threshold: any that the optimizer does not hold, and that no step moves; a warning for weights that are trained.
     """
-    held = {id(p) for g in _groups(evidence) for p in g["params"]} | evidence.data.get(
-        "held elsewhere", set()
-    )
-    missing = [n for n, p in evidence.trainable.items() if id(p) not in held]
+    held = {id(p) for g in _groups(evidence) for p in g["params"]} | evidence.data["held elsewhere"]
+    moved = {
+        n
+        for r in evidence.steps
+        for n, s in r.after.items()
+        if not torch.equal(s.entries, r.before[n].entries)
+    }
+    missing = [n for n, p in evidence.trainable.items() if id(p) not in held and n not in moved]
     if not missing:
         return
     share = sum(evidence.trainable[n].numel() for n in missing) / sum(
@@ -50,7 +54,8 @@ def not_in_the_optimizer(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
             "make it of this model's parameters, after the last change (moving, wrapping, loading, replacing layers)",
         )
         return
-    yield error(
+    yield finding(  # of trained weights a part may be left out on purpose, as a body under a new head
+        "error" if strangers or evidence.fresh else "warning",
         [*missing, "optimizer"],
         "Trainable parameters will never be updated: they are not in the optimizer.",
         f"{len(missing)} parameters, {share:.0%} of the trainable ones"

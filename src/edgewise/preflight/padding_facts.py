@@ -13,6 +13,7 @@ from edgewise.preflight.data_facts import tails
 from edgewise.preflight.evidence import TrainingEvidence, parent, token_lookups
 from edgewise.preflight.flow_facts import Influence, first_mixer, influence
 from edgewise.preflight.observer import MASKED
+from edgewise.preflight.relations import named
 
 
 @fact("order not seen", needs="changed")
@@ -160,7 +161,7 @@ def text_is_masked(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
     Cannot decide: masks that the loss makes; words that are dropped on purpose.
     """
     evidence.loss_call()
-    tensors, asked = _batch_tensors(evidence), 0
+    tensors, asked = named(evidence.batches[0]), 0
     for ids in (x.ids for x in token_lookups(evidence.seen())):
         for name, mask in tensors:
             found, given = evidence.replays, any(torch.equal(ids, t) for _, t in tensors)
@@ -247,7 +248,7 @@ def masks_and_lengths(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
 
     Threshold: the same lengths in another order; a mask of what is scored that stands one place before its labels.
     """
-    lookups, tensors = [x.ids for x in token_lookups(evidence.seen())], _batch_tensors(evidence)
+    lookups, tensors = [x.ids for x in token_lookups(evidence.seen())], named(evidence.batches[0])
     real = {i: x.shape[1] - torch.tensor(e[1]) for i, x in enumerate(lookups) if (e := tails(x)) is not None}
     counts = {name: _counts(t, lookups) for name, t in tensors}
     fits = [(i, n) for i, r in real.items() for n, c in counts.items() if c is not None and _near(c, r)]
@@ -337,37 +338,18 @@ def documents_mixed(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
     raise NotAsked("no documents are packed into one row")
 
 
-def _batch_tensors(evidence: TrainingEvidence) -> list[tuple[str, Tensor]]:
-    """Tensors of the first batch with their keys."""
-    batch = evidence.batches[0]
-    pairs = (
-        batch.items()
-        if hasattr(batch, "items")
-        else enumerate(batch)
-        if isinstance(batch, (list, tuple))
-        else ()
-    )
-    return [(str(key), value) for key, value in pairs if torch.is_tensor(value)]
-
-
 def _documents(evidence: TrainingEvidence, ids: Tensor) -> Tensor | None:
     """The number of every token's document, if the batch says so."""
-    for key, value in _batch_tensors(evidence):
+    for key, value in named(evidence.batches[0]):
         value = value[:, : ids.shape[1]] if value.dim() == 2 else value
         if value.shape != ids.shape or value.is_floating_point() or value.dtype == torch.bool:
             continue
         steps = value.diff(dim=1)
-        if (
-            "pos" in key
-            and bool((value[:, 1:] == 0).any())
-            and bool(((steps == 1) | (value[:, 1:] == 0)).all())
-        ):
+        again = value[:, 1:] == 0
+        if "pos" in key and bool(again.any()) and bool(((steps == 1) | again).all()):
             return (value == 0).cumsum(1)
-        if (
-            re.search("seg|doc|pack|sequence_id", key)
-            and bool((steps >= 0).all())
-            and bool((steps > 0).any())
-        ):
+        rising = bool((steps >= 0).all()) and bool((steps > 0).any())
+        if rising and re.search("seg|doc|pack|sequence_id", key):
             return value
     return None
 
@@ -385,7 +367,7 @@ def _text_hidden(reach: Tensor, rows: list[int], pads: Tensor) -> bool:
 
 def _padding_mask(evidence: TrainingEvidence, ids: Tensor) -> tuple[Tensor, bool] | None:
     """Return which tokens are padding, and whether a mask of the batch says so."""
-    for key, value in _batch_tensors(evidence):
+    for key, value in named(evidence.batches[0]):
         value = value[:, : ids.shape[1]] if value.dim() == 2 else value
         if value.shape != ids.shape or torch.equal(value, ids):
             continue
@@ -401,12 +383,10 @@ def _padding_mask(evidence: TrainingEvidence, ids: Tensor) -> tuple[Tensor, bool
     ends = tails(ids)
     if ends is None:
         return None
-    token, lengths = ends
     pads = torch.zeros_like(ids, dtype=torch.bool)
-    for b, length in enumerate(lengths):
+    for b, length in enumerate(ends[1]):
         if length >= 3:
             pads[b, ids.shape[1] - length + 1 :] = True
-    del token
     return pads, False
 
 

@@ -259,7 +259,7 @@ def weights_between_steps(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
     """Compare the weights when the optimizer steps with those that the step before left.
 
     Threshold: they are those of an earlier step again: an error; or were moved up the gradient and not brought back.
-    Cannot decide: constraints (normalized or masked weights) that are applied before the pass: a note.
+    Cannot decide: constraints (normalized or masked weights) that are applied before the pass.
     """
     if evidence.step is None:
         raise NotAsked("no step was given")
@@ -294,10 +294,6 @@ def weights_between_steps(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
                 "restore the weights before optimizer.step",
             )
             return
-    if any(
-        (_joined(r.at_step, list(r.before)) - _joined(r.before, list(r.before))).any() for r in records[1:]
-    ):
-        yield note("step", "Weights are changed outside of the optimizer, before its step.")
 
 
 def _joined(weights: dict[str, Sample], names: list[str]) -> Tensor:

@@ -60,6 +60,11 @@ def fields(batch: Batch, path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any
             yield from fields(item, (*path, i))
 
 
+def named(batch: Batch) -> list[tuple[str, Tensor]]:
+    """Every tensor of a batch with its name."""
+    return [(name_of(path), tensor) for path, tensor in fields(batch)]
+
+
 def replaced(batch: Batch, path: tuple[Any, ...], tensor: Tensor) -> Batch:
     """Return the batch with another tensor at this place."""
     if not path:

@@ -343,7 +343,7 @@ def dropout(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
 def mode(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
     """Compare `training` of every module, in the passes of the user's step if there is one.
 
-    Threshold: all in eval mode with dropout or batch norm inside: a warning; some of a kind: a note.
+    Threshold: all in eval mode with dropout or batch norm inside: a warning.
     """
     quiet = evidence.seen().quiet
     if evidence.optimizer is None:
@@ -372,16 +372,3 @@ def mode(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
             + f"{len(mattering)} dropout and batch norm layers do not do what they do in training",
             "model.train() before the loop, and after every evaluation",
         )
-        return
-    off = [n for n, m in mattering.items() if not m.training and _trains(m)]
-    on = [n for n, m in mattering.items() if m.training]
-    if off and on:
-        yield note(
-            off,
-            "Some dropout or norm layers are in eval mode, others are not.",
-            f"{len(off)} of {len(mattering)}",
-        )
-
-
-def _trains(module: nn.Module) -> bool:
-    return all(p.requires_grad for p in module.parameters())
