@@ -10,7 +10,18 @@ import torch
 from torch import Tensor, nn
 
 from edgewise.errors import BadInput
-from edgewise.study.train import TrainingRun, evaluate, seeded, thinned, train, trapezoid
+from edgewise.nets import build
+from edgewise.nouns.architecture import transformer
+from edgewise.study.train import (
+    TrainingRun,
+    descend_stack,
+    evaluate,
+    seeded,
+    stacked,
+    thinned,
+    train,
+    trapezoid,
+)
 
 
 class Bowl(nn.Module):
@@ -137,3 +148,105 @@ def test_a_trial_may_be_one_step_and_a_training_has_200() -> None:
     two = train(seeded(Bowl, 0), batches, rates=[0.1, 1e-6], steps=2)
     assert [steps for _, steps, _ in two.tried] == [2, 1]
     assert len(train(seeded(Bowl, 0), batches).best.losses) == 200
+
+
+SIZES = dict(depth=2, width=16, heads=2, tokens=4, norm="post")
+ALONE = {
+    "sgd": lambda parameters, rate: torch.optim.SGD(parameters, rate),
+    "momentum": lambda parameters, rate: torch.optim.SGD(parameters, rate, momentum=0.9),
+    "adam": lambda parameters, rate: torch.optim.Adam(parameters, rate),
+    "adamw": lambda parameters, rate: torch.optim.AdamW(parameters, rate, weight_decay=0.01),
+}
+
+
+def small_network(seed: int) -> nn.Module:
+    make = seeded(build, seed, transformer(**SIZES), inputs=3, outputs=5, vectors=True, pooled=True)
+    return make().double()
+
+
+def member_batches(count: int) -> list[tuple[Tensor, Tensor]]:
+    generator = torch.Generator().manual_seed(3)
+    return [
+        (
+            torch.randn(count, 6, 4, 3, generator=generator, dtype=torch.float64),
+            torch.randint(5, (count, 6), generator=generator),
+        )
+        for _ in range(12)
+    ]
+
+
+@pytest.mark.parametrize("optimizer", ALONE)
+def test_a_stack_is_what_its_members_are_alone(optimizer: str) -> None:
+    """Three starts with rates and batches of their own, against torch's optimizers, in double precision."""
+    rates, steps = torch.tensor([0.003, 0.01, 0.02], dtype=torch.float64), 12
+    data = member_batches(3)
+    weights, loss = stacked([small_network(seed) for seed in range(3)])
+    losses, last = descend_stack(
+        loss, weights, lambda t: data[t], optimizer=optimizer, rates=rates, steps=steps, schedule=trapezoid
+    )
+    for k in range(3):
+        model = small_network(k)
+        method = ALONE[optimizer](model.parameters(), float(rates[k]))
+        for t, (inputs, labels) in enumerate(data):
+            method.param_groups[0]["lr"] = float(rates[k]) * trapezoid(t / steps)
+            value = model(inputs[k], labels[k])[0]
+            assert float(losses[t, k]) == pytest.approx(float(value.detach()), rel=1e-10)
+            method.zero_grad()
+            value.backward()
+            method.step()
+        for name, weight in model.named_parameters():
+            torch.testing.assert_close(last[name][k], weight.detach(), rtol=1e-7, atol=1e-9)
+
+
+def test_a_member_that_diverges_leaves_the_others_alone() -> None:
+    def bowl(weights: dict[str, Tensor], scale: Tensor) -> Tensor:
+        return 0.5 * scale * weights["w"].square().sum()
+
+    seen: list[int] = []
+    start, rates = {"w": torch.ones(2, 3)}, torch.tensor([0.1, 1e30])
+    losses, last = descend_stack(
+        bowl,
+        start,
+        lambda _: (torch.tensor(1.0),),
+        optimizer="sgd",
+        rates=rates,
+        steps=9,
+        own=False,
+        look=lambda step, _: seen.append(step),
+    )
+    assert not last["w"][1].isfinite().any() and seen == [*range(9), 9]
+    assert losses[:, 0].tolist() == pytest.approx([1.5 * 0.81**t for t in range(9)])
+    assert start["w"].tolist() == [[1.0] * 3] * 2  # what was given is not changed
+
+
+def test_a_stack_rejects_what_does_not_fit() -> None:
+    with pytest.raises(BadInput, match="same names and shapes"):
+        stacked([nn.Linear(2, 3), nn.Linear(2, 4)])
+    with pytest.raises(BadInput, match="optimizer must be one of"):
+        descend_stack(len, {}, tuple, optimizer="lion", rates=torch.ones(1), steps=1)  # type: ignore[arg-type]
+    weights, loss = stacked([Bowl()])
+    with pytest.raises(BadInput, match=r"expected \(2,\) first"):
+        descend_stack(loss, weights, lambda _: (), optimizer="sgd", rates=torch.ones(2), steps=1)
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+def test_runs_on_the_same_data_share_it(optimizer: str) -> None:
+    """Two problems with three starts and rates each, as (2, 3), are the six runs with their data repeated."""
+    generator = torch.Generator().manual_seed(1)
+    X, y, w = (
+        torch.randn(2, *shape, generator=generator, dtype=torch.float64) for shape in ((5, 4), (5,), (3, 4))
+    )
+    rates = torch.tensor([[0.01, 0.02, 0.05], [0.03, 0.01, 0.02]], dtype=torch.float64)
+
+    def together(weights: dict[str, Tensor], X: Tensor, y: Tensor) -> Tensor:
+        return (weights["w"] @ X.T - y).square().sum(-1)
+
+    def alone(weights: dict[str, Tensor], X: Tensor, y: Tensor) -> Tensor:
+        return (X @ weights["w"] - y).square().sum()
+
+    how = {"optimizer": optimizer, "steps": 8}
+    losses, last = descend_stack(together, {"w": w}, lambda _: (X, y), rates=rates, **how)
+    repeated = X.repeat_interleave(3, 0), y.repeat_interleave(3, 0)
+    each, end = descend_stack(alone, {"w": w.flatten(0, 1)}, lambda _: repeated, rates=rates.flatten(), **how)
+    torch.testing.assert_close(losses.flatten(1), each)
+    torch.testing.assert_close(last["w"].flatten(0, 1), end["w"])
