@@ -33,6 +33,14 @@ class KernelRun:
         return int(below[0]) if len(below) else None
 
 
+def unchecked(kernel: str, **tensors: Tensor) -> KernelLayer:
+    """A layer of all its tensors without its checks, which torch.func cannot trace."""
+    made = object.__new__(KernelLayer)
+    for name, value in (tensors | {"kernel": kernel}).items():
+        object.__setattr__(made, name, value)
+    return made
+
+
 def descend(
     layer: KernelLayer,
     steps: int,

@@ -23,7 +23,7 @@ from edgewise.laboratory.kernel_theorems import TRAINED, KernelLayer, check_theo
 from edgewise.present import Curve, Panel, Sheet
 from edgewise.study import Claim, Result, rounded, select
 
-from .descent import descend
+from .descent import descend, unchecked
 from .theorem1 import KERNELS
 
 TOLERANCE = 0.01  # of the largest number in an entry
@@ -78,13 +78,11 @@ def _flat(layer: KernelLayer) -> Tensor:
 
 
 def _layer(layer: KernelLayer, weights: Tensor) -> KernelLayer:
-    """The layer with other weights, in the order of `_flat`; without its checks, which torch.func cannot trace."""
-    made = object.__new__(KernelLayer)
+    """The layer with other weights, in the order of `_flat`."""
     shape = layer.query.shape
     parts = {name: part.reshape(shape) for name, part in zip(TRAINED, weights.chunk(3), strict=True)}
-    for name in ("inputs", "targets", "output", "kernel", *TRAINED):
-        object.__setattr__(made, name, parts.get(name, getattr(layer, name)))
-    return made
+    fixed = {name: getattr(layer, name) for name in ("inputs", "targets", "output")}
+    return unchecked(layer.kernel, **fixed, **parts)
 
 
 def negative(result: Result) -> np.ndarray:
