@@ -291,17 +291,17 @@ def descend_stack(
     return torch.stack(losses), {name: weight.detach() for name, weight in now.items()}
 
 
-def _kept(memory: dict[str, list[Tensor]], name: str, slopes: list[Tensor]) -> list[Tensor]:
+def _past(memory: dict[str, list[Tensor]], name: str, slopes: list[Tensor]) -> list[Tensor]:
     return memory.setdefault(name, [torch.zeros_like(g) for g in slopes])
 
 
 def _momentum(slopes: list[Tensor], memory: dict[str, list[Tensor]], _: int) -> list[Tensor]:
-    return [speed.mul_(0.9).add_(g) for speed, g in zip(_kept(memory, "speed", slopes), slopes, strict=True)]
+    return [speed.mul_(0.9).add_(g) for speed, g in zip(_past(memory, "speed", slopes), slopes, strict=True)]
 
 
 def _adam(slopes: list[Tensor], memory: dict[str, list[Tensor]], count: int) -> list[Tensor]:
     found = []
-    for m, v, g in zip(_kept(memory, "mean", slopes), _kept(memory, "square", slopes), slopes, strict=True):
+    for m, v, g in zip(_past(memory, "mean", slopes), _past(memory, "square", slopes), slopes, strict=True):
         m.lerp_(g, 0.1)
         v.mul_(0.999).addcmul_(g, g, value=0.001)
         size = v.sqrt().div_(math.sqrt(1 - 0.999**count)).add_(1e-8)
