@@ -61,11 +61,12 @@ def test_new_weights_are_read_with_their_gains_and_are_no_copies() -> None:
 
 
 class Calls(dict[str, int]):
-    """How often each reader ran: blocks opened, stacks found, configs translated, behavior read."""
+    """How often each reader ran: maps made, blocks opened, stacks found, configs translated, behavior read."""
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
-        super().__init__(blocks=0, stacks=0, configs=0, readings=0)
+        super().__init__(maps=0, blocks=0, stacks=0, configs=0, readings=0)
         for owner, name, key in (
+            (ModelMap, "__init__", "maps"),
             (OpenBlock, "__init__", "blocks"),
             (roles, "find_stacks", "stacks"),
             (translating, "translate", "configs"),
@@ -91,9 +92,14 @@ def loss_of(model: nn.Module, ids: torch.Tensor) -> torch.Tensor:
     )
 
 
-def watch_one_step(model: nn.Module) -> None:
-    with edgewise.watch(model):
-        pass
+def watch_steps(model: nn.Module) -> None:
+    """The start of the run is checked too, by the same map."""
+    optimizer = torch.optim.SGD(model.parameters(), 0.01)
+    with edgewise.watch(model, quiet=True, everything=True):
+        for ids in BATCHES[:3]:
+            optimizer.zero_grad()
+            loss_of(model, ids).backward()
+            optimizer.step()
 
 
 VERBS: dict[str, tuple[Callable[[nn.Module], Any], dict[str, int]]] = {
@@ -104,7 +110,7 @@ VERBS: dict[str, tuple[Callable[[nn.Module], Any], dict[str, int]]] = {
     "audit": (edgewise.audit_initialization, {"blocks": 4, "stacks": 1, "configs": 1, "readings": 0}),
     "critical_plan": (edgewise.critical_plan, {"blocks": 4, "stacks": 1, "configs": 1, "readings": 1}),
     "initialize_": (edgewise.initialize_, {"blocks": 4, "stacks": 1, "configs": 1, "readings": 1}),
-    "watch": (watch_one_step, {"blocks": 4, "stacks": 1, "configs": 1, "readings": 0}),
+    "watch": (watch_steps, {"blocks": 4, "stacks": 1, "configs": 1, "readings": 0}),
     "optim": (
         lambda model: edgewise.optim.LogitTrust(torch.optim.SGD(model.parameters(), 0.1), model),
         {"blocks": 4, "stacks": 1, "configs": 1, "readings": 0},
@@ -135,7 +141,7 @@ def test_a_verb_reads_names_behavior_and_config_once(verb: str, monkeypatch: pyt
     model = build("gpt2", n_layer=4)
     calls, (run, expected) = Calls(monkeypatch), VERBS[verb]
     run(model)
-    assert calls == expected
+    assert calls == {"maps": 1, **expected}
 
 
 def test_a_field_is_a_value_or_none_with_a_reason() -> None:

@@ -8,13 +8,14 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 import edgewise
 from edgewise.models.state import preserved
 from edgewise.repair.layers import has_norms, layers_of
 from edgewise.repair.meter import Meter
 from edgewise.repair.plan import TOLERANCE, Plan, spell
+from tests.models.behavior.strangers import WIDTH, Block, Mix, Think
 from tests.support.stacks import Convolutions, NormedPerceptron, Unseen, encoder, mixer, perceptron
 
 
@@ -285,3 +286,25 @@ def test_scores_that_one_key_takes_are_brought_to_one_and_others_stay() -> None:
     edgewise.initialize_(model, batch, generator=0)
     for block, gain in enumerate(scores()):
         assert gain == pytest.approx(1.0 if block == 1 else usual, rel=0.1)
+
+
+class TokensFirst(nn.Module):
+    """Attention over the first axis, by hand: nothing but its behavior says which axis tokens are."""
+
+    def __init__(self, mix: nn.Module) -> None:
+        super().__init__()
+        self.mix = mix
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.mix(x.transpose(0, 1)).transpose(0, 1)
+
+
+def test_angles_are_between_tokens_whichever_axis_they_are() -> None:
+    torch.manual_seed(0)
+    blocks = [Block(Mix(), Think()) for _ in range(3)]
+    batch = torch.randn(2, 12, WIDTH) + 5 * torch.randn(2, 1, WIDTH)  # tokens of a sequence are alike
+    expected = edgewise.total_changes(nn.Sequential(*blocks), batch)
+    for block in blocks:
+        block.mix = TokensFirst(block.mix)
+    found = edgewise.total_changes(nn.Sequential(*blocks), batch.transpose(0, 1))
+    assert found.angle == pytest.approx(expected.angle, abs=1e-6)

@@ -34,7 +34,11 @@ ORDER = {
 
 @deferring
 def audit_initialization(
-    model: nn.Module, batch: object = None, *, family_recipe: bool = True, truncated_at: float | None = None
+    model: nn.Module | ModelMap,
+    batch: object = None,
+    *,
+    family_recipe: bool = True,
+    truncated_at: float | None = None,
 ) -> tuple[AuditFinding, ...]:
     """Return what is wrong with this initialization, worst first; for fresh weights, not for trained ones.
 
@@ -52,11 +56,9 @@ def audit_initialization(
     >>> audit_initialization(encoder)[0].kind.value
     'layers start with identical weights'
     """
-    where = ModelMap(model)
+    where = ModelMap.of(model)
     if any(parameter.is_meta for parameter in where.model.parameters()):
-        raise BadInput(
-            "this model is on the meta device and has no weights to audit. Build it on a device first."
-        )
+        raise BadInput("this model is on the meta device and has no weights to audit. Build it first.")
     try:
         sites: ModelSites | None = (found := where.sites(batch))
         summaries = summarize(where.model, found)
@@ -68,11 +70,8 @@ def audit_initialization(
             "checked"
         )
         advice = "give batch=, the arguments of a forward pass, if none was given"
-        findings = [
-            AuditFinding(
-                AuditKind.ROLES_UNKNOWN, AuditSeverity.NOTE, (), str(error).rstrip("."), unchecked, advice
-            )
-        ]
+        kind, why = AuditKind.ROLES_UNKNOWN, str(error).rstrip(".")
+        findings = [AuditFinding(kind, AuditSeverity.NOTE, (), why, unchecked, advice)]
     if not summaries:
         raise BadInput(
             f"{type(where.model).__name__} has no matrix of floating-point numbers to audit; expected a model with "

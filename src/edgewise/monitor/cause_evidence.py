@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.optim.optimizer import Optimizer
 
 from edgewise.models.inputs import tensors
+from edgewise.models.model_map import ModelMap
 from edgewise.models.state import undone
 from edgewise.monitor.capture import Call
 from edgewise.monitor.facts import RateSeries
@@ -156,6 +157,7 @@ class Evidence:
     """What the tests check."""
 
     model: nn.Module  # without its wrappers; never changed
+    map: ModelMap | None
     criterion: nn.Module | None
     optimizers: Sequence[Optimizer]
     batches: Sequence[tuple[Call, Call | None]]  # the last sampled, with what the criterion was called with

@@ -451,6 +451,7 @@ class Examination:
         unknown = self.criterion is None and self.batch.logs
         return Evidence(
             self.places.model,
+            self.places.map,
             nn.CrossEntropyLoss(label_smoothing=min(smoothed, 1.0)) if unknown else self.criterion,
             self.optimizers,
             list(self.batch.recent),

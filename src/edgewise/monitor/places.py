@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from torch import Tensor, nn
@@ -16,8 +16,6 @@ from edgewise.errors import BadInput
 from edgewise.models.behavior.record import Block, Branch, Operation
 from edgewise.models.model_map import ModelMap
 from edgewise.models.names.model_sites import AttentionSite, BlockSite, ModelSites, Projection
-from edgewise.models.readable import refuse_lazy
-from edgewise.models.unwrap import unwrap
 from edgewise.optim.query_key import QueryKey, query_keys
 
 WHOLE = "loss, gradient, weights and updates as a whole"  # if no blocks were found
@@ -94,6 +92,7 @@ class Places:
     # by block: role, parameter
     matrices: dict[int, tuple[tuple[str, str], ...]] = field(default_factory=dict)
     modules: tuple[str, ...] = ()  # of the blocks, for people
+    map: ModelMap | None = None  # that they were read from
 
     @property
     def heads(self) -> list[int]:
@@ -113,9 +112,9 @@ def check_model(model: object) -> None:
         )
 
 
-def places_of(model: nn.Module, batch: Any = None) -> Places:
+def places_of(model: nn.Module | ModelMap, batch: Any = None) -> Places:
     """The places of a model, which is run on this batch if it has to be; never raises."""
-    where = ModelMap(model)
+    where = ModelMap.of(model)
     bare = where.model
     try:
         record = where.complete(batch)
@@ -260,11 +259,11 @@ def frozen(places: Places) -> str:
 
 def places_or_blind(model: nn.Module, batch: Any = None) -> Places:
     """The same; where a stranger's model breaks the reading of it, it is watched as a whole, and why is said."""
-    refuse_lazy(unwrap(model))
+    where = ModelMap(model)
     try:
-        return places_of(model, batch)
+        return replace(places_of(where, batch), map=where)
     except Exception as error:  # noqa: BLE001  what cannot be read is not watched
-        return Places(unwrap(model), blind=[f"blocks and attention ({type(error).__name__}: {error})"])
+        return Places(where.model, blind=[f"blocks and attention ({type(error).__name__}: {error})"])
 
 
 def _tables(model: nn.Module, record: ModelSites) -> tuple[str, ...]:

@@ -103,7 +103,7 @@ def facts_at_start(evidence: Evidence) -> Sequence[StartFact]:
     with from_start(evidence, evidence.start):
         if any(evidence.loss(evidence.model, batch) is None for batch in evidence.batches):
             return ()
-        report = check(evidence.model, batches, loss, optimizer)
+        report = check(evidence.map or evidence.model, batches, loss, optimizer)
     found = [item for item in report.findings if item.severity in ("error", "warning")]
     warms_up = evidence.rates.raised(len(evidence.rates.recent)) > 1.0  # then steps are small on purpose
     return [

@@ -13,9 +13,8 @@ from torch import nn
 
 from edgewise import interrupts
 from edgewise.errors import BadInput
-from edgewise.models.readable import refuse_lazy
+from edgewise.models.model_map import ModelMap
 from edgewise.models.state import schedulers_of, undone
-from edgewise.models.unwrap import unwrap
 from edgewise.preflight import (  # noqa: F401  imported for their facts
     batch_facts,
     data_facts,
@@ -42,7 +41,7 @@ SCAN_SECONDS = 0.5  # for looking at batches beyond the first three
 
 
 def check(
-    model: nn.Module,
+    model: nn.Module | ModelMap,
     batches: Any = None,
     loss: Callable[[nn.Module, Any], torch.Tensor] | None = None,
     optimizer: Any = None,
@@ -76,12 +75,11 @@ def check(
     True
     """
     began = time.perf_counter()
-    _validate(model, steps, only)
-    also = list(also)
+    _validate(model.model if isinstance(model, ModelMap) else model, steps, only)
+    where, also = ModelMap.of(model), list(also)
+    model = where.model if isinstance(model, ModelMap) else model
     _validate_training(batches, loss, optimizer, step, also)
-    inner = unwrap(model)
-    refuse_lazy(inner)
-    evidence = TrainingEvidence(inner, optimizer, loss=loss, step=step)
+    evidence = TrainingEvidence(where.model, optimizer, loss=loss, step=step, map=where)
     elsewhere = {id(p) for o in also if isinstance(o, nn.Module) for p in o.parameters()}
     evidence.known = _held([optimizer, *also]) | elsewhere
     evidence.data |= {"also": [o for o in also if o is not model], "also parameters": elsewhere}

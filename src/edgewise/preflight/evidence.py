@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from edgewise.arrays import in_double
+from edgewise.models.model_map import ModelMap
 from edgewise.models.state import random_streams
 from edgewise.preflight.catalog import NotAsked, Undecided
 from edgewise.preflight.fingerprint import clean
@@ -95,6 +96,7 @@ class TrainingEvidence:
     rates_ahead: list[float] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
     facts: dict[str, Any] = field(default_factory=dict)
+    map: ModelMap | None = None  # what is where in the model
     known: set[int] = field(default_factory=set)  # parameters of optimizers and further modules
 
     # --- tensors -----------------------------------------------------------------------------------------------------

@@ -30,7 +30,7 @@ def initialization(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
     if evidence.config is None:
         raise NotAsked("no config says which family this is")
     try:
-        found = audit_initialization(evidence.model)
+        found = audit_initialization(evidence.map or evidence.model)
     except BadInput as error:
         raise NotAsked(f"the audit does not know this model: {error}") from error
     for item in found:
@@ -58,7 +58,7 @@ def exponents(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
 
     try:
         batch = evidence.batches[0] if evidence.batches else None
-        trace = measure(evidence.model, batch, attention=False, pair=False)
+        trace = measure(evidence.map or evidence.model, batch, attention=False, pair=False)
     except (BadInput, RuntimeError, TypeError) as problem:
         raise Undecided(f"it could not be measured: {str(problem)[:200]}") from problem
     overlap = trace.blocks("overlap")

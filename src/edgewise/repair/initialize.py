@@ -73,7 +73,7 @@ def critical_plan(
     bare = where.model
     with as_bad_input(f"no plan is possible for this {type(bare).__name__}"), preserved(bare):
         refuse_infinite(bare, batch)
-        exclusions = Exclusions.of(bare, keep, frozen)
+        exclusions = Exclusions.of(where, keep, frozen)
         plan = _plan(where, batch, exclusions, goal, limit, draw, embeddings, tokens)
         kept = [name for name, _ in bare.named_parameters() if name in exclusions.left]
         return replace(_without_frozen(plan, tuple(kept)), frozen=frozen)
@@ -101,7 +101,7 @@ def plan_of_scale(
     with as_bad_input(f"no plan is possible for this {type(bare).__name__}"), preserved(bare):
         refuse_infinite(bare, batch)
         batch = batch_for(bare) if batch is None else batch
-        layers, exclusions = layers_of(where, batch), Exclusions.of(bare, keep, frozen)
+        layers, exclusions = layers_of(where, batch), Exclusions.of(where, keep, frozen)
         paths = anatomy_of(bare, batch, layers).matrices
         found = matrix_changes(bare, layers, paths, exclusions, "normal", "the scale with the fewest steps")
         meter, copy = Meter(bare, batch, layers, raw=not has_norms(bare, layers)), deepcopy(bare)
@@ -173,7 +173,7 @@ def _plan(
     batch = batch_for(bare, tokens) if batch is None else batch
     if isinstance(recognized, str):
         return _by_measurement(where, batch, exclusions, goal, limit, draw, f"Not by theory: {recognized}")
-    meter = Meter(bare, batch, recognized.layers, raw=False)
+    meter = Meter(bare, batch, layers_of(where, batch), raw=False)
     before = meter.read()
     if tokens is None and meter.tokens >= 2:  # as many as the batch has
         recognized = replace(recognized, architecture=recognized.architecture.replace(tokens=meter.tokens))

@@ -52,6 +52,7 @@ class LayerStack:
     stack: Stack | None = None
     roles: Mapping[str, tuple[Projection, ...]] = field(default_factory=dict)
     unknown: str = ""  # why there are none
+    sequence_first: bool = True  # False if the stream is (tokens, sequences, width)
 
     @property
     def depth(self) -> int:
@@ -76,6 +77,10 @@ def layers_of(model: nn.Module | ModelMap, batch: object = None) -> LayerStack:
     Blocks that are not modules are read where their residual sums are.
     """
     where = ModelMap.of(model)
+    return replace(_layers(where, batch), sequence_first=where.sequence_first)
+
+
+def _layers(where: ModelMap, batch: object) -> LayerStack:
     unread = ""
     try:
         reading = where.reading(batch)
@@ -170,14 +175,14 @@ class Exclusions:
     left: set[str] = field(default_factory=set, compare=False)  # frozen ones that a plan asked for
 
     @classmethod
-    def of(cls, model: nn.Module, keep: Sequence[str], frozen: bool = False) -> Exclusions:
+    def of(cls, where: ModelMap, keep: Sequence[str], frozen: bool = False) -> Exclusions:
         """From names of parameters, of modules (all below them) or patterns with * (fnmatch); a typo is refused.
 
         frozen  whether parameters that do not train may be written too
         """
         if isinstance(keep, str):
             raise BadInput(f"keep must be a list of names, got the string {keep!r}. Write keep=[{keep!r}].")
-        parameters = [name for name, _ in model.named_parameters(remove_duplicate=False)]
+        parameters = [name for name, _ in where.model.named_parameters(remove_duplicate=False)]
         names: set[str] = set()
         for pattern in keep:
             matches = {
@@ -188,8 +193,8 @@ class Exclusions:
                     f"keep names {pattern!r}, which is not a parameter, module or pattern of this model."
                 )
             names |= matches
-        ties = {name: group for group in ModelMap.of(model).ties for name in group}
-        return cls(frozenset(names), ties, frozenset() if frozen else frozen_names(model))
+        ties = {name: group for group in where.ties for name in group}
+        return cls(frozenset(names), ties, frozenset() if frozen else frozen_names(where.model))
 
     def allows(self, name: str) -> bool:
         """True unless the parameter is excluded, under any of its names."""

@@ -19,7 +19,6 @@ from edgewise.arrays import check_tokens, in_double
 from edgewise.errors import BadInput
 from edgewise.interrupts import check
 from edgewise.models.inputs import call, default_batch, tensors
-from edgewise.models.model_map import ModelMap
 from edgewise.models.readable import words
 from edgewise.models.state import is_sharded, preserved
 from edgewise.models.twin import holding, twin
@@ -254,10 +253,6 @@ class Meter:
         return math.sqrt(2 * (len(self.streams) - 1) / self.width)
 
     @property
-    def sequence_first(self) -> bool:
-        return ModelMap(self.model).sequence_first
-
-    @property
     def start(self) -> tuple[float, float]:
         """(norm, overlap) of the first stream of the last pass: where a prediction begins."""
         first = self.streams[0]
@@ -267,7 +262,7 @@ class Meter:
     def tokens(self) -> int:
         """Of the last pass; a stream (n, d) is one sequence."""
         first = self.streams[0]
-        return int(first.shape[1 if first.ndim > 2 and self.sequence_first else 0])
+        return int(first.shape[1 if first.ndim > 2 and self.layers.sequence_first else 0])
 
     def _mask(self, stream: Tensor) -> Tensor | None:
         """Return which tokens count, if the batch says so."""
@@ -287,7 +282,7 @@ class Meter:
             if len(stream) > 1:
                 return separation(stream.flatten(1)[None])
             return separation(stream.flatten(2).transpose(1, 2))
-        sequences = stream if self.sequence_first else stream.transpose(0, 1)
+        sequences = stream if self.layers.sequence_first else stream.transpose(0, 1)
         if sequences.shape[1] < 2:
             return separation(sequences.transpose(0, 1))
         return separation(sequences, self._mask(sequences))
