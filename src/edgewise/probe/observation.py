@@ -22,7 +22,7 @@ from edgewise.errors import BadInput
 from edgewise.models.behavior.record import Stack
 from edgewise.models.inputs import call, tensors
 from edgewise.models.names.model_sites import BlockSite
-from edgewise.models.state import preserved
+from edgewise.models.state import collector_paused, preserved
 from edgewise.nouns.architecture import Architecture
 from edgewise.nouns.trace import GRADIENTS, WEIGHTS, FirstLoss, Provenance, Trace
 from edgewise.probe.attention_rows import AttentionWatch, GainWatch, RowStatistics
@@ -245,7 +245,7 @@ def observe(
 
     The model is exactly as before afterwards, also when something inside raises.
     """
-    with preserved(model, gradients=True):
+    with collector_paused(), preserved(model, gradients=True):
         return _Pass(model, batch, stack, blocks, request).run()
 
 

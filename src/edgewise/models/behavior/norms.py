@@ -409,7 +409,7 @@ def _chosen_last(graph: Graph, site: Site) -> bool:
     """Whether all that the last matrices give is chosen by, or weighs what is looked up."""
     inside = [graph[index] for index in site.part.inside if not graph[index].weight]
     stops = {node.index for node in inside if node.function in SOFTMAX | CHOICE}
-    direct = graph.above(site.part.tip, stops)
+    direct = graph.above(site.part.tip, stops | {site.residual.source})
     return not any(graph.by_operation[operation] in direct for operation in site.part.last)
 
 

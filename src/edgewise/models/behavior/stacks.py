@@ -64,9 +64,10 @@ def chains(graph: Graph, sums: Sequence[ResidualSum]) -> list[Chain]:
     by_node = {residual.node: residual for residual in sums}
     open_chains: dict[int, Chain] = {}
     listed: list[Chain] = []
+    entries = {node.shape[:1] for node in graph.nodes if node.function == INPUT}
     for residual in sums:
         before, plain = link(graph, graph[residual.point], by_node)
-        if before is not None and _relaid(graph, graph[before].shape, graph[residual.point].shape):
+        if before is not None and _relaid(entries, graph[before].shape, graph[residual.point].shape):
             before = None
         merged = None if before is not None else _merged(graph, graph[residual.point], by_node)
         before = merged if before is None else before
@@ -242,9 +243,8 @@ def _merged(graph: Graph, point: Node, sums: dict[int, ResidualSum]) -> int | No
     return max(ends) if joined else None
 
 
-def _relaid(graph: Graph, before: tuple[int, ...], after: tuple[int, ...]) -> bool:
+def _relaid(entries: set[tuple[int, ...]], before: tuple[int, ...], after: tuple[int, ...]) -> bool:
     """Tell if entries were folded with tokens, of which some are left out: a tower over what another gives for each."""
-    entries = {node.shape[:1] for node in graph.nodes if node.function == INPUT}
     return math.prod(before) != math.prod(after) and before[:1] not in entries and after[:1] in entries
 
 
