@@ -92,9 +92,6 @@ def batched(*columns: Tensor) -> list[Any]:
     return list(parts[0]) if len(parts) == 1 else list(zip(*parts, strict=True))
 
 
-# Data
-
-
 def story(length: int = 24, vocab: int = 24, seed: int = 1) -> Tensor:
     """A word has three likely followers; every fourth word repeats the one three before it. Words from 2 on."""
     g, follow = seeded(seed), torch.randint(2, vocab, (vocab, 3), generator=seeded(99))
@@ -177,9 +174,6 @@ def views(seed: int = 8) -> tuple[Tensor, Tensor]:
     one, two = (hidden @ torch.randn(8, 48, generator=turn) / 3 for _ in range(2))
     noise = 0.5 * torch.randn(2, EXAMPLES, 48, generator=g)
     return (one + noise[0]).view(-1, 6, 8), (two + noise[1]).view(-1, 6, 8)
-
-
-# Networks
 
 
 class Attention(nn.Module):
