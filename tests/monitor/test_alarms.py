@@ -333,3 +333,29 @@ def test_a_window_takes_tokens_of_as_many_sequences_as_it_holds(
     picked = x[:2, :: 2 if length > 3 else 1]
     assert torch.equal(buffer[: len(picked), : picked.shape[1]], picked)
     assert Window._fitted(window, torch.Size((2, 6, 5))) is None  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("entropy", "gain", "words"),
+    [
+        (math.nan, 0.0, "sees one place only"),
+        (1.5, 0.01, "all keys that attention may see are alike"),
+        (0.1, 0.0, ""),
+    ],
+)
+def test_queries_and_keys_without_a_gradient_where_values_have_one(
+    entropy: float, gain: float, words: str
+) -> None:
+    def starved(log: float, blocks: int = DEPTH) -> list[Alarm]:
+        changes: dict[str, object] = {}
+        for i in range(blocks):
+            changes |= {
+                f"block.{i}.starvation": lambda step: log,
+                f"block.{i}.entropy": lambda step: entropy / 2.0,  # the level of a healthy run
+                f"block.{i}.softmax_gain": lambda step: gain / 0.1,
+            }
+        return run(changes, steps=30)
+
+    (alarm,) = starved(-38.0)
+    assert (words in alarm.cause) and bool(alarm.cause) == bool(words) and "queries and keys" in alarm.what
+    assert starved(-9.0) == [] == starved(-38.0, blocks=1)

@@ -94,6 +94,61 @@ def test_decay_counts_once_the_weights_have_shrunk() -> None:
     assert "weight decay is too strong" in causes(e)
 
 
+def test_decay_that_is_added_to_the_gradient_and_a_penalty_shrink_weights_too() -> None:
+    """Adam's decay, and a term of the loss that is larger than the cross-entropy and no multiple of it."""
+    for kind, decay, gradient, named in (
+        (torch.optim.Adam, 0.2, 0.5, True),
+        (torch.optim.Adam, 0.001, 0.5, False),
+        (torch.optim.AdamW, 0.2, 0.5, False),
+    ):
+        e = evidence()
+        e.optimizers = [kind(e.model.parameters(), 1e-3, weight_decay=decay)]
+        e.optimizers[0].state = {p: {"exp_avg_sq": p} for p in e.model.parameters()}  # type: ignore[assignment]
+        e.weight_norms, e.gradient_norm = (10.0, 6.0), gradient
+        assert ("not decoupled as in AdamW" in causes(e)) == named
+        e.weight_norms = 10.0, 9.9
+        assert causes(e) == ""
+    facts = BackwardFacts()
+    for k in range(3):
+        facts.see(200.0 - 5 * k, 3.5)
+    e = evidence()
+    e.outweighed, e.weight_norms = facts.outweighed, (10.0, 6.0)
+    assert facts.outweighed > 50 and "a penalty on the weights" in causes(e)
+    for scales in ((8.0, 8.0, 8.0), (2.0**16, 2.0**15, 2.0**15)):  # accumulation, a scaler
+        facts = BackwardFacts()
+        for scale in scales:
+            facts.see(3.5 * scale, 3.5)
+        assert facts.outweighed == 1.0
+
+
+def test_gradients_below_eps_of_its_default_are_named_with_the_factor_of_the_loss() -> None:
+    e = evidence()
+    e.harmed, e.rows, e.loss_factor = True, 20, 1e-8
+    state = {"step": torch.tensor(20.0)}
+    e.optimizers[0].state = {
+        p: {"exp_avg_sq": torch.full_like(p, 1e-24), **state} for p in e.model.parameters()
+    }  # type: ignore[assignment]
+    assert "the loss is multiplied by 1e-08" in causes(e)
+    for each in e.optimizers[0].state.values():
+        each["exp_avg_sq"].fill_(1e-8)
+    assert causes(e) == ""
+
+
+def test_inputs_whose_scale_grows_from_batch_to_batch_are_named() -> None:
+    """Normalized in place again and again; a first batch of another scale, and one batch of 255 times, are not."""
+    rng = torch.Generator().manual_seed(0)
+    for scale_of, named in (
+        (lambda k: 1.5**k, True),
+        (lambda k: 1.0 if k else 1e-3, False),
+        (lambda k: 255.0 if k % 6 == 5 else 1.0, False),
+    ):
+        e = evidence()
+        for k in range(40):
+            x = scale_of(k) * torch.randn(8, 12, generator=rng)
+            e.profiles.see(k, ((x,), {}), None)
+        assert ("scaled (normalized) again and again" in causes(e)) == named
+
+
 def test_maximize_and_dropout_and_evaluation_mode() -> None:
     assert "maximizes" in causes(evidence(maximize=True))
     assert "dropout is 0.9" in causes(evidence(encoder(dropout=0.9)))
@@ -268,16 +323,28 @@ def test_far_higher_rates_are_tried_where_little_is_learned() -> None:
     assert "at 30 times the rate" in slow(1e-5) and slow(3e-3) == ""
 
 
-def test_one_group_with_a_far_higher_rate_is_tried_with_that_of_the_others() -> None:
+def test_one_group_with_a_rate_far_from_the_others_is_tried_with_theirs() -> None:
     for ratio in (1.0, 300.0):
         e = evidence()
+        e.harmed = True
         e.batches = [*e.batches, *e.batches]
         *others, readout, bias = e.model.parameters()
         groups = [{"params": [readout, bias], "lr": ratio * 1e-2}, {"params": others, "lr": 1e-2}]
         e.optimizers = [torch.optim.AdamW(groups)]
         found = group_rate(e)
         assert (found is None) == (ratio == 1.0)
-        assert found is None or ("300 times that of the others" in found[1] and "inner.2.weight" in found[1])
+        assert found is None or ("300 times that of the others" in found[2] and "inner.2.weight" in found[2])
+    for rate in (1e-2 / 30, 1e-6):
+        e = evidence()
+        e.batches = [*e.batches, *e.batches]
+        *body, readout, bias = e.model.parameters()
+        groups = [{"params": body, "lr": rate}, {"params": [readout, bias], "lr": 1e-2}]
+        e.optimizers = [torch.optim.AdamW(groups)]
+        found = group_rate(e)
+        assert (found is not None) == (rate == 1e-6)
+        assert found is None or (
+            found[0] is AlarmKind.PARAMETERS_STILL and "too low, 0.0001 times" in found[2]
+        )
 
 
 def test_a_label_that_stands_in_the_input_is_found() -> None:

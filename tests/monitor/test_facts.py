@@ -414,3 +414,85 @@ def test_what_is_stepped_in_another_way_is_no_mistake(how: str) -> None:
             torch._foreach_copy_([p.detach() for p in model.parameters()], copies)
     handle.close()
     assert handle.error == "" and [(a.kind, a.cause) for a in handle.alarms] == []
+
+
+@pytest.mark.parametrize("scale", [1.0, 2.0**24])
+def test_steps_that_are_all_skipped_are_named(scale: float) -> None:
+    """Gradients that are cleared unused, pass after pass; a loop that writes the weights itself is none."""
+    for by_hand in (False, True):
+        model, criterion = encoder(), nn.CrossEntropyLoss()
+        handle = watch(model, criterion=criterion, quiet=True)
+        for _ in range(60):
+            x = torch.randint(0, 64, (4, 16))
+            (scale * criterion(model(x).flatten(0, 1), x.flatten())).backward()
+            with torch.no_grad():
+                for p in model.parameters():
+                    if by_hand and p.grad is not None:
+                        p -= 1e-3 / scale * p.grad
+                    p.grad = None
+        handle.close()
+        assert [a.kind for a in handle.alarms] == [AlarmKind.PARAMETERS_STILL] * (not by_hand)
+        assert by_hand or ("all steps are skipped" in handle.alarms[0].cause)
+        assert by_hand or ("1.68e+07 times the loss" in handle.alarms[0].what) == (scale > 1)
+
+
+@pytest.mark.parametrize(("every", "rare"), [(40, True), (4, False)])
+def test_updates_that_are_far_rarer_than_losses_are_said_at_the_end(every: int, rare: bool) -> None:
+    model, criterion = encoder(), nn.CrossEntropyLoss()
+    optimizer = torch.optim.Adam(model.parameters(), 1e-3)
+    handle = watch(model, criterion=criterion, quiet=True)
+    for k in range(240):
+        x = torch.randint(0, 64, (4, 16))
+        (criterion(model(x).flatten(0, 1), x.flatten()) / every).backward()
+        if k % every == every - 1:
+            optimizer.step()
+            optimizer.zero_grad()
+    handle.close()
+    assert [a.cause[:17] for a in handle.alarms] == ["updates are rare:"] * rare
+    assert not rare or "240 backward passes were made for 6 steps" in handle.alarms[0].what
+
+
+def test_betas_that_are_swapped_are_named_at_once_and_unusual_ones_wait_for_harm() -> None:
+    def first(betas: tuple[float, float]) -> list[str]:
+        model = encoder()
+        optimizer = torch.optim.Adam(model.parameters(), 1e-3, betas=betas)
+        handle = edgewise.watch(model, criterion=(criterion := nn.CrossEntropyLoss()), quiet=True)
+        for _ in range(8):
+            x = torch.randint(0, 64, (4, 16))
+            optimizer.zero_grad()
+            criterion(model(x).flatten(0, 1), x.flatten()).backward()
+            optimizer.step()
+        handle.close(finished=False)
+        return [alarm.cause for alarm in handle.alarms]
+
+    assert first((0.999, 0.9)) == ["the betas of Adam are swapped"] and first((0.995, 0.999)) == []
+
+
+@pytest.mark.parametrize("labels", ["of the batch before", "mostly noise", "own"])
+def test_a_run_that_ends_at_the_entropy_of_the_labels_or_little_below_says_so(labels: str) -> None:
+    """Labels of another batch, of which only the frequencies are learned, and labels most of which are noise."""
+    torch.manual_seed(0)
+    table, stack, _ = encoder()  # type: ignore[misc]
+    model = nn.Sequential(table, stack, nn.Linear(32, 4))
+    rng, criterion = torch.Generator().manual_seed(0), nn.CrossEntropyLoss()
+    optimizer = torch.optim.Adam(model.parameters(), 3e-3)
+    handle = watch(model, criterion=criterion, quiet=True, trials=False)
+    before = torch.zeros(256, dtype=torch.long)
+    for _ in range(240):
+        x = torch.randint(0, 64, (16, 16), generator=rng)
+        right = (x // (16 if labels == "mostly noise" else 8)).flatten().clamp_max(3)  # five of eight are 3
+        drawn = torch.where(
+            torch.rand(256, generator=rng) < 0.7, torch.randint(0, 4, (256,), generator=rng), right
+        )
+        y, before = {"own": right, "mostly noise": drawn}.get(labels, before), right
+        optimizer.zero_grad()
+        criterion(model(x).flatten(0, 1), y).backward()
+        optimizer.step()
+    handle.close()
+    said = [alarm.what for alarm in handle.alarms if alarm.kind is AlarmKind.NOT_LEARNING]
+    words = {
+        "of the batch before": "has not left the entropy of the labels",
+        "mostly noise": "has stopped at",
+    }
+    assert len(said) == len(handle.alarms) == (labels != "own")
+    assert labels == "own" or words[labels] in said[0]

@@ -358,3 +358,24 @@ def test_one_batch_whose_loss_came_back(peak: float, scale: float, told: bool) -
     examination._new_data = lambda *_: None
     alarm = examination._explained(Alarm(AlarmKind.BAD_BATCH, 46, "", None, 46, "The loss jumped."))
     assert alarm.cause.startswith(PASSED) != told
+
+
+def test_what_moves_while_data_that_changed_as_planned_is_learned_is_no_alarm() -> None:
+    """A curriculum: for 120 steps half of the tokens is one word. Logits grew at step 135 while the loss stood."""
+    from experiments.mistakes.blind_four_kit import Bench, usual
+
+    bench = Bench("gpt")
+
+    def data(k: int) -> Any:
+        (ids,), target = bench.batch(k)
+        easy = torch.cat([ids, target[:, -1:]], 1).clone()
+        easy[:, ::2] = 3
+        return ((easy[:, :-1],), easy[:, 1:]) if k < 120 else ((ids,), target)
+
+    case = usual(bench, bench.adam(lr=2 * bench.rate), data=data)
+    handle = edgewise.watch(case["model"], quiet=True, everything=True, trials=False)
+    for k in range(170):
+        case["step"](k)
+    handle.close(finished=False)
+    assert handle.alarms == [] and handle.examination._settles == 200
+    assert not handle.history.losses.risen() and handle.history.losses.steps[0] == 120

@@ -191,6 +191,10 @@ class Evidence:
     profiles: BatchProfiles = field(default_factory=BatchProfiles)  # what the batches are made of
     losses: Sequence[tuple[int, float]] = ()  # of the last steps
     harmed: bool = False  # the loss has risen, or has not beaten guessing
+    gradient_norm: float = math.inf  # of the last row, as it is used
+    outweighed: float = (
+        1.0  # where backward() begins over the criterion's loss, if that is no constant multiple
+    )
 
     @property
     def call(self) -> Call | None:

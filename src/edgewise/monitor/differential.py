@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.optim.optimizer import Optimizer
 
 from edgewise.models.inputs import tensors
 from edgewise.models.state import preserved
@@ -25,6 +26,10 @@ from edgewise.monitor.loss_detectors import Detection
 CERTAIN, RIVAL = 0.95, 0.8  # of the labels agree with one shift of the inputs, and with no other
 DECAYS, SHRUNK = 2e-3, 0.9  # share of the weights that a step of decay takes; of their norm at the start
 DROPS = 0.75  # share of the entries that dropout takes: a half, and a little more, is usual for large layers
+# times the gradient of the loss, which decay adds to it; and where the norm has fallen below half of the first
+PULLS, HALVED = (1.0, 0.2), 0.5
+PENALTY = 4.0  # times the cross-entropy, at which backward() begins
+PLAIN = (torch.optim.Adam, torch.optim.NAdam, torch.optim.RAdam, torch.optim.RMSprop, torch.optim.Adagrad)
 MOVES = 1e-5  # of the outputs: what moves by more depends on what was changed
 NO_SKIP, SKIP = 0.25, 0.6  # of what enters a block leaves it: without a skip, and of the others
 PARTLY = (0.2, 0.7)  # share of the labels that are the next token, if the others are not: some noise is meant
@@ -216,21 +221,47 @@ def looks_causal(e: Evidence) -> bool:
 
 
 def decay(e: Evidence) -> Detection | None:
-    """Weights that decay faster than they learn: rate x decay a step, and a norm that has fallen."""
-    groups = [
-        (g["lr"] * g.get("weight_decay", 0.0), g["params"]) for o in e.optimizers for g in o.param_groups
-    ]
-    taken, members = max(groups, key=lambda each: each[0], default=(0.0, []))
+    """Weights that shrink faster than they learn: by decay, by one that is added to the gradient, or by a penalty."""
+    groups = [(g, _coupled(o, g)) for o in e.optimizers for g in o.param_groups]
+    shares = [(0.0 if added else g["lr"] * g.get("weight_decay", 0.0), g["params"]) for g, added in groups]
+    taken, members = max(shares, key=lambda each: each[0], default=(0.0, []))
     first, now = e.weight_norms
-    if len(groups) > 1 and e.start is not None:
+    if len(groups) > 1 and e.start is not None and taken:
         first, now = _norms(e.start, {id(p) for p in members})
-    if not (taken > DECAYS and now < SHRUNK * first) or (e.learned and not e.harmed):
+    if not now < SHRUNK * first or (e.learned and not e.harmed):
         return None
-    return _mistake(
-        f"Every step takes {taken:.2%} of the weights, whose norm has fallen to {now / first:.2f} of the first.",
-        "weight decay is too strong for this learning rate: it shrinks the weights faster than they learn",
-        f"Lower weight_decay: rate times decay should be below {DECAYS / 10:.0e} a step.",
-    )
+    fallen = f"whose norm has fallen to {now / first:.2f} of the first"
+    if taken > DECAYS:
+        return _mistake(
+            f"Every step takes {taken:.2%} of the weights, {fallen}.",
+            "weight decay is too strong for this learning rate: it shrinks the weights faster than they learn",
+            f"Lower weight_decay: rate times decay should be below {DECAYS / 10:.0e} a step.",
+        )
+    added = max((float(g["weight_decay"]) for g, own in groups if own), default=0.0)
+    if added * now > PULLS[now < HALVED * first] * e.gradient_norm:
+        return _mistake(
+            f"Decay adds a vector of norm {added * now:.3g} to a gradient of norm {e.gradient_norm:.3g}, and the "
+            f"weights, {fallen}, follow it.",
+            f"weight decay of {added:g} is added to the gradient (L2, not decoupled as in AdamW), and the optimizer "
+            "enlarges it as it does the gradient: steps shrink the weights rather than learn",
+            "Use AdamW, or lower weight_decay by a factor of a hundred.",
+        )
+    if e.outweighed > PENALTY:
+        return _mistake(
+            f"backward() begins at {e.outweighed:.3g} times the cross-entropy, and not at a constant multiple of it; "
+            f"the weights, {fallen}.".replace("weights, whose norm", "norm of the weights"),
+            "a penalty on the weights (regularization, L1 or L2 as a term of the loss) outweighs the cross-entropy: "
+            "weights shrink faster than they learn",
+            "Lower the weight of that term until the cross-entropy is most of the loss.",
+        )
+    return None
+
+
+def _coupled(optimizer: Optimizer, group: dict[str, Any]) -> bool:
+    """Return whether decay is added to the gradient, which an optimizer with second moments then normalizes."""
+    adaptive = any("exp_avg_sq" in s or "square_avg" in s for s in list(optimizer.state.values())[:1])
+    own = group.get("decoupled_weight_decay", not isinstance(optimizer, PLAIN))
+    return bool(group.get("weight_decay")) and adaptive and not own
 
 
 def _norms(start: Start, members: set[int]) -> tuple[float, float]:
@@ -272,15 +303,18 @@ def adam_epsilon(e: Evidence) -> Detection | None:
                 for v in states
                 if isinstance(v, Tensor) and v.dim() > 1
             ]
-            if not sizes or not steps or float(steps[0]) < 3 or eps < 1e-6:
+            if not sizes or not steps or float(steps[0]) < 3:
                 continue
             beta = group.get("betas", (0.9, 0.999))[1]
             size = sorted(sizes)[len(sizes) // 2] / math.sqrt(max(1 - beta ** float(steps[0]), 1e-9))
             if eps > 3 * size:
+                tiny = abs(e.loss_factor) < 1e-3
                 return _mistake(
                     f"eps is {eps:g}, and the root mean square of the gradients {size:.1g}.",
-                    "eps of the optimizer is larger than the gradients, so that steps are far smaller than the rate",
-                    "Set eps to its default of 1e-8.",
+                    "eps (epsilon) of the optimizer is larger than the gradients, so that steps are far smaller than the "
+                    "rate"
+                    + (f": the loss is multiplied by {e.loss_factor:.1g} before backward()" if tiny else ""),
+                    "Call backward() on the mean loss." if tiny else "Set eps to its default of 1e-8.",
                 )
     return None
 
@@ -479,6 +513,19 @@ def outliers(e: Evidence) -> Detection | None:
         "some batches are outliers: their inputs are far too large, and so is their gradient if it is not clipped "
         "before the step; loss and gradient jump with them",
         "Check where these batches come from (units, exposure, normalization), and clip before optimizer.step().",
+    )
+
+
+def swollen(e: Evidence) -> Detection | None:
+    """Inputs whose deviation has grown beyond anything that the first batches had."""
+    found = e.profiles.swollen()
+    if found is None:
+        return None
+    return _mistake(
+        f"The deviation of the inputs was {found[0]:.3g} in the first batches, and is {found[1]:.3g}.",
+        "the inputs change their scale from batch to batch: they are scaled (normalized) again and again, in place, or "
+        "what normalizes them drifts",
+        "Normalize a copy of what is read, once, with fixed statistics; look for in-place operations on cached data.",
     )
 
 
@@ -694,6 +741,7 @@ AT_HAND: tuple[Test, ...] = (
     penalty,
     answer_inside,
     outliers,
+    swollen,
     contradicted,
     vanished,
     wrapped,

@@ -62,6 +62,7 @@ OF_LEARNING = (AlarmKind.UPDATE_TOO_LARGE, AlarmKind.EXPLODING_GRADIENT)  # at t
 MOVEMENTS = (AlarmKind.UPDATE_TOO_LARGE, AlarmKind.ENTROPY_COLLAPSE)  # of networks that learn, too
 # harmless while the loss is
 DRIFTS = *MOVEMENTS, AlarmKind.EXPLODING_GRADIENT, AlarmKind.VANISHING_GRADIENT
+LEARNING = *DRIFTS, AlarmKind.LOGIT_GROWTH, AlarmKind.RANK_COLLAPSE  # which learning new data looks like
 ABSURD = 2.0  # times the loss of knowing nothing: one batch above it is wrong, though the loss comes back
 STATES = (AlarmKind.RANK_COLLAPSE, AlarmKind.NOT_LEARNING)
 TRIALS = 20.0  # seconds after which no more rates are tried in a run
@@ -87,6 +88,7 @@ FLAT = 0.98  # of the mean of the first losses: one that does not fall below has
 # of the loss of knowing nothing: below it a run that was thrown off at first may still learn
 RECOVERED = 0.95
 SHORTEST = 100  # steps of a run of which that is said at its end
+STUCK = 0.85  # of the loss of guessing: a run that ends above it, and no longer falls, has learned little
 FLOOR = 0.02  # of the loss of knowing nothing, below which a network has learned what there is
 CLIPPED = 0.95  # of the gradient that arrived is used: it was made smaller
 
@@ -148,6 +150,8 @@ class Examination:
         self._turns = 0  # steps of one after another one's, behind a backward pass between them
         # when, what is known, and the notice of data that was new
         self._unsettled: tuple[int, trials.NewData, Alarm] | None = None
+        self._ran = 0  # passes of the model, as the last backward pass began
+        self._settles = 0  # until when what moves is put down to data that changed as planned
         self._pending: list[Detection] = []  # of the start, and told if it is not outgrown
         self._examined = False  # whether the facts about the start were asked
         self.suspects: list[StartFact] = []  # of the start: what explains a symptom, should there be one
@@ -236,7 +240,7 @@ class Examination:
             return []
         (_, data, alarm), level = unsettled, losses.level()
         learned = min(
-            0.5 * (data.new - data.old), 7 * data.old
+            0.5 * (data.new - data.old), max(7 * data.old, 0.2 * (data.new - data.old))
         )  # in part, and of nothing that was nearly solved
         if not level > data.old + max(STAYED * losses.scale, learned):
             return []
@@ -285,7 +289,7 @@ class Examination:
                 self.audit.held(self.optimizers) if min(rates) > 0 and not idle and steady else (),
             )
             if not self.steps.solved:
-                found.append(self.audit.detection(self.optimizers, self.backward.count, idle))
+                found.append(self._of_dead(self.audit.detection(self.optimizers, self.backward.count, idle)))
         if self.alone and (stored in EARLY or stored in COPIED):
             with self._apart():
                 found += differential.mistakes(self.evidence(), copies=stored in COPIED)
@@ -305,6 +309,13 @@ class Examination:
                 )
             )
         return [detection for detection in found if detection is not None]
+
+    def _of_dead(self, found: Detection | None) -> Detection | None:
+        """Where no gradient reaches parameters since the first steps, what was known of the start says why."""
+        dead = next((each.detection for each in self.suspects if each.kind == "dead"), None)
+        if found is None or found.topic != "unreached" or dead is None:
+            return found
+        return replace(found, cause=dead.cause, advice=dead.advice)
 
     def _of_gradients(self) -> Detection | None:
         """What becomes of gradients before they are used; noise on the small ones of a network that learned is fine."""
@@ -418,6 +429,17 @@ class Examination:
             topic="not run",
         )
 
+    def cleared(self) -> bool:
+        """A backward pass begins: tell whether the gradient of the one before is gone, and no weight has moved."""
+        probe, ran, self._ran = self.probe.parameter, self._ran, self.batch.passes
+        waits = self.backward.since and self._ran > ran and self.places.model.training
+        if not waits or probe is None:
+            return False
+        gone = probe.grad is None or (probe.grad.device.type in HOST and not bool(probe.grad.any()))
+        if gone and not self.backward.unused:
+            self.custody.remember()
+        return gone and not self.custody.moved
+
     def foreign_step(self, own_steps: int) -> Detection | None:
         """An optimizer stepped that holds nothing of the model."""
         self.foreign += 1
@@ -486,6 +508,8 @@ class Examination:
                 for step, log in zip(losses.steps, losses.logs, strict=True)
             ],
             losses.harmed,
+            math.exp(min(self.history.now[norm[0]], LARGEST)) if len(norm) else math.inf,
+            self.backward.outweighed,
         )
 
     def _classes(self, prediction: Tensor | None) -> int:
@@ -546,14 +570,15 @@ class Examination:
 
     def at_end(self) -> list[Detection]:
         """A run ends: say so if it has learned nothing, or next to nothing at its rate."""
+        if (rare := self.backward.rare()) is not None:
+            return [rare]
         if not self.alone or self._step < SHORTEST:
             return self._still_pending()
-        flat = self.history.losses.flat(FLAT)
         return [
             *self._not_settled(),
             *self._slow(last=True),
             *self._alike(),
-            *(self._plateau(self._step, last=True) if flat else []),
+            *self._plateau(self._step, last=True),
         ]
 
     def _alike(self) -> list[Detection]:
@@ -586,8 +611,8 @@ class Examination:
             return []
         with self._apart():
             evidence = self.evidence()
-            if losses.harmed and (answer := trials.group_rate(evidence)) is not None:
-                return [Detection(AlarmKind.UPDATE_TOO_LARGE, *answer, topic="groups")]
+            if (answer := trials.group_rate(evidence)) is not None:
+                return [Detection(*answer, topic="groups")]
             if not little or rising:
                 return []
             if rates.warming and evidence.rates.now > 0:
@@ -615,22 +640,35 @@ class Examination:
 
     def _plateau(self, step: int, *, last: bool = False) -> list[Detection]:
         """Return whether a loss that does not fall has learned anything about the inputs, and if not, why."""
-        losses = self.history.losses
-        if not last and (losses.falls() is not False or losses.risen()):
+        losses, entropy = self.history.losses, self.profiles.label_entropy()
+        flat, level = losses.flat(FLAT), losses.level()
+        ignorant = FLAT * entropy < level < math.inf
+        if losses.risen() if not last else not (flat or ignorant or self._stands(level)):
+            return []
+        if not last and losses.falls() is not False:
             return []
         with self._apart():
             evidence = self.evidence()
             known, recent = trials.label_information(evidence), losses.last(LONG)
             calm = len(recent) == LONG and float(recent.std()) < CALM
-            if (known is not None and known > trials.INFORMED) or (known is None and not (last and calm)):
+            used = known is not None and known > trials.INFORMED
+            if (used and not (last and self._stands(level))) or (
+                known is None and not (last and calm and flat)
+            ):
                 return []
             answer = trials.of_symptom(AlarmKind.NOT_LEARNING, evidence)
-            if answer.cause or last or (step >= LOOKS[1] and losses.flat(FLAT)):
+            late = (step >= LOOKS[1] and flat) or (step >= LOOKS[2] and ignorant)
+            if answer.cause or (last and step >= PLATEAU) or late:
+                apart = "" if known is None else f", and {known:.2g} nats higher with labels exchanged"
                 what = (
-                    "ends where it began."
-                    if known is None
-                    else f"does not fall, and is {known:.2g} nats higher with labels exchanged: nothing of the inputs "
-                    "is used."
+                    f"has stopped at {level:.3g}, where guessing costs {losses.scale:.3g}{apart}."
+                    if used
+                    else f"has not left the entropy of the labels ({entropy:.3g}): it is {level:.3g}{apart}: nothing of "
+                    "the inputs is used."
+                    if ignorant and known is not None
+                    else f"does not fall{apart}: nothing of the inputs is used."
+                    if known is not None
+                    else "ends where it began."
                 )
                 return [
                     Detection(
@@ -642,6 +680,11 @@ class Examination:
                     )
                 ]
         return []
+
+    def _stands(self, level: float) -> bool:
+        """Tell whether a loss that is hardly below that of guessing has stopped there."""
+        losses = self.history.losses
+        return STUCK * losses.scale < level < math.inf and losses.falls() is False and not losses.open
 
     def explain(self, alarm: Alarm) -> Alarm | None:
         """The alarm with its cause, if a test decides it; None if it is withheld."""
@@ -658,7 +701,7 @@ class Examination:
         ):
             return None  # there is none any more: parameters were frozen
         asked = alarm.kind in trials.OF_SYMPTOM or alarm.kind is AlarmKind.BAD_BATCH
-        if alarm.cause or not asked or not self.alone:
+        if alarm.cause or alarm.could_be or not asked or not self.alone:  # or it was asked already
             return alarm
         with self._apart():
             return self._explained(alarm)
@@ -676,6 +719,8 @@ class Examination:
             return found if found is not None and found.cause else passed if small else alarm
         if (new := self._new_data(alarm, evidence)) is not None:
             return new
+        if alarm.kind in LEARNING and alarm.step < self._settles:
+            return None
         if (event := self.events.explains(states=alarm.kind in STATES)) is not None:
             return replace(alarm, cause=event.cause, advice=event.advice)
         answer, losses = trials.of_symptom(alarm.kind, evidence), self.history.losses
@@ -708,7 +753,7 @@ class Examination:
 
     def _new_data(self, alarm: Alarm, evidence: Evidence) -> Alarm | None:
         """The alarm with the data as its cause, if weights from before tell the batches since from those before."""
-        if alarm.kind not in (*OF_DATA, *STATES, AlarmKind.BAD_BATCH):
+        if alarm.kind not in (*OF_DATA, *STATES, *LEARNING, AlarmKind.BAD_BATCH):
             return None
         single = alarm.kind is AlarmKind.BAD_BATCH
         at = alarm.step if single else self.history.losses.broke_at()
@@ -724,6 +769,8 @@ class Examination:
             )
         if not found.broken:
             self._unsettled = None if found.meant and found.what else (at + SETTLES, found, alarm)
+            self._settles = at + SETTLES
+            self.history.losses.begin_again(at)
             return replace(
                 alarm,
                 kind=AlarmKind.BAD_BATCH,

@@ -27,7 +27,7 @@ from edgewise.arrays import in_double
 from edgewise.monitor.alarm import AlarmKind
 from edgewise.monitor.hooks import ModelHook, Switch, guarded, guarded_beside
 from edgewise.monitor.loss_detectors import Detection
-from edgewise.monitor.series import History
+from edgewise.monitor.series import FEWEST, History
 
 RATE_STEPS = 10  # steps with a rate of 0: a warm-up begins with one, a restart touches it
 GONE, QUARTER = 0.02, 0.25  # of the largest rate, which are the end of a schedule, and a part of the way back
@@ -54,10 +54,14 @@ TAKEN, OPPOSITE = 0.5, 0.7  # of a step is taken back; and the cosine with it
 APART_FROM = 3.0  # other changes, in steps
 FEW_STATES = 3  # parameters of whose moments an entry is remembered
 NEVER = 40  # backward passes without a step, and twenty times the usual, after which steps have stopped
+FEWEST_SCALE = 2.0  # of the loss, from which it is a scale
+LITTLE = 0.5  # of the first loss: a run that ends above it may have made too few steps
 OFTEN = 5  # steps for each change of the weights between them: more often it is meant (a bound, a norm)
 SELDOM = 12  # and more often it is a part of the training (slow weights that fast ones go back to)
 IDLE_AUDITS = 6  # audited rows in which one expert has everything
 FROZEN = 0.5  # of what trained does not any more
+STARVED = -18.0  # nats of the squared gradients: a ten-thousandth
+ALIKE_KEYS = 0.5  # nats of attention entropy: more than one key is seen
 ONE_HOT, OF_BLOCKS = 0.5, 0.75  # of the rows, in so many of the blocks
 
 
@@ -814,7 +818,39 @@ def attention_one_hot(history: History) -> Detection | None:
     )
 
 
-LEVELS = (separation_gone, gradient_gone, attention_one_hot)
+def attention_starved(history: History) -> Detection | None:
+    """Queries and keys of most blocks without a gradient while values have one, in twenty rows: scores have no say."""
+    known = history.starved
+    if len(known) < FEWEST or not len(known[-1]) or (known[-1] < STARVED).mean() < OF_BLOCKS:
+        return None
+    starved = (np.array(known) < STARVED).all(0)
+    if starved.mean() < OF_BLOCKS:
+        return None
+    logits = history.at("largest_logit")
+    block = int(np.argmax(starved))
+    entropy, gain = (float(history.now[history.at(name)[block]]) for name in ("entropy", "softmax_gain"))
+    kind = AlarmKind.MISTAKE
+    what = (
+        f"In {starved.mean():.0%} of the blocks the gradient of queries and keys is below {math.exp(STARVED / 2):.0e} of "
+        f"that of values and outputs, in {FEWEST} rows"
+    )
+    cause = advice = ""
+    if math.isnan(entropy) and gain == -math.inf:
+        kind = AlarmKind.ATTENTION_ONE_HOT
+        cause = "attention sees one place only: a mask or a window leaves each query a single key, and scores have no say"
+        advice = "Print the mask of one row, and which value of it means that a key is seen."
+    elif entropy > math.log(ALIKE_KEYS):
+        cause = (
+            "all keys that attention may see are alike: only padding is attended to (an attention mask that is "
+            "inverted), or tokens are copies of one another"
+        )
+        advice = (
+            "Print the mask of one row, and which value of it means that a key is seen; compare two tokens."
+        )
+    return Detection(kind, f"{what}.", cause, advice, int(logits[block]))
+
+
+LEVELS = (separation_gone, gradient_gone, attention_one_hot, attention_starved)
 
 
 class Custody:
@@ -1009,16 +1045,35 @@ class BackwardFacts:
         self.factors: deque[float] = deque(maxlen=AGREE)
         self._weights: dict[str, deque[float]] = {}  # of what may be added to the loss
         self._told = False
+        self.steps = self.unused = 0  # in all; passes since the last one whose gradients were cleared
+        self._opening: list[float] = []  # the first values, and the last ones
+        self._values: deque[float] = deque(maxlen=SAME)
 
-    def begins(self) -> Detection | None:
-        """A backward pass begins; say so once if steps have stopped."""
+    def begins(self, cleared: bool = False) -> Detection | None:
+        """A backward pass begins; say so once if steps have stopped; cleared: the gradient of a pass before was."""
         self.last = math.nan  # until it is read, which on another device it is in sampled steps only
         self.count += 1
+        self.unused += cleared and self.since > 0
         self.since += 1
         most = max(self.passes, default=0)
-        if self._told or self.since < (max(NEVER, 20 * most) if most else 15 * NEVER):
+        skipped = self.unused >= NEVER
+        if self._told or not (skipped or self.since >= (max(NEVER, 20 * most) if most else 15 * NEVER)):
             return None
         self._told = True
+        if skipped:
+            return Detection(
+                AlarmKind.PARAMETERS_STILL,
+                f"The gradients of {self.unused} backward passes in a row were cleared, and no step was made with "
+                "them"
+                + (
+                    f"; backward() begins at {self.factor:.3g} times the loss."
+                    if self.factor > FEWEST_SCALE
+                    else "."
+                ),
+                "all steps are skipped: gradients are computed and cleared, and optimizer.step() is not called between "
+                "(gradients that overflow at this loss scale, so that a scaler skips; another check that never passes)",
+                "Lower the loss scale, and look whether gradients are finite; print the condition of optimizer.step().",
+            )
         return Detection(
             AlarmKind.GRADIENT_ADDS_UP,
             f"{self.since} backward passes have gone by without a step; "
@@ -1031,13 +1086,34 @@ class BackwardFacts:
 
     def stepped(self) -> None:
         """A step begins."""
+        self.steps += 1
         if self.since:
             self.passes.append(self.since)
-        self.since = 0
+        self.since = self.unused = 0
+
+    def rare(self) -> Detection | None:
+        """A run ends: most of its backward passes were made for a handful of steps, and little was learned."""
+        many = self.count >= 5 * NEVER and self.count > NEVER / 2 * self.steps > 0
+        if self._told or not many or len(self._values) < SAME:
+            return None
+        first, now = sum(self._opening) / len(self._opening), sum(self._values) / SAME
+        if not now > LITTLE * first > 0:
+            return None
+        return Detection(
+            AlarmKind.NOT_LEARNING,
+            f"{self.count} backward passes were made for {self.steps} steps, and the loss is {now / first:.0%} of what "
+            "it began with.",
+            f"updates are rare: the gradients of {max(self.passes)} passes are accumulated for each "
+            "step, so that there are few steps in a run of this length",
+            "Accumulate fewer passes for a step, or train for as many steps as the schedule counts.",
+        )
 
     def see(self, value: float, loss: float, terms: Mapping[str, float] | None = None) -> None:
         """Take in a backward pass that begins at a value, where the loss is known, and what may be added to it."""
         self.last = value
+        self._values.append(value)
+        if len(self._opening) < AGREE:
+            self._opening.append(value)
         if math.isfinite(loss) and not math.isfinite(value):
             self.broken = value
         if math.isfinite(value) and math.isfinite(loss) and abs(loss) > 1e-6:
@@ -1061,6 +1137,14 @@ class BackwardFacts:
         """Return whether backward() begins at the known loss, or at a constant multiple of it."""
         known = list(self.factors)
         return len(known) < AGREE or all(abs(f - known[0]) < 0.1 * abs(known[0]) for f in known)
+
+    @property
+    def outweighed(self) -> float:
+        """Return where backward() begins over the known loss, if that changes as no scale of a loss does; else 1."""
+        known = list(self.factors)
+        steps = [abs(math.log2(b / a)) for a, b in pairwise(known) if a > 0 and b > 0]
+        own = len(steps) == AGREE - 1 and all(1e-3 < step < 0.5 for step in steps)
+        return min(known) if own else 1.0
 
     @property
     def factor(self) -> float:

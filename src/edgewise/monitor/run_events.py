@@ -31,6 +31,7 @@ BINS = 512  # of a histogram of tokens or classes; larger ones wrap around
 AWAY = 8.0  # times its scatter, from which a number of a batch is another one
 SCALED, MOVED = math.log(1.5), 0.5  # change of a deviation, and of a mean in deviations, that matter
 LOUD = 10.0  # times the usual deviation of the inputs, which makes a batch an outlier
+SWOLLEN = 1e3  # times the deviation of the first batches: pixels of 255 are a factor of as many at most
 OTHERS = 0.3  # of the tokens or labels are others than before
 OF_ONE_LABEL = 10  # batches
 LONG_KNOWN, FEWER = 10, 8  # batches before a change; times fewer rows in each
@@ -220,6 +221,12 @@ class BatchProfiles:
                 return int(label), before, known[-gone][0]
         return None
 
+    def label_entropy(self) -> float:
+        """Return the entropy of the labels of all batches at hand, in nats: the loss of knowing their frequencies."""
+        shares = [p.shares["labels"] for p in self.seen if "labels" in p.shares]
+        mean = np.mean(shares, axis=0) if len(shares) >= LONG_KNOWN else np.zeros(0)
+        return float(-(mean[mean > 0] * np.log(mean[mean > 0])).sum()) if len(mean) else math.inf
+
     def one_label(self) -> bool:
         """Return whether the last batches all have one label, and the same one: a rare class is absent from a few."""
         shares = [p.shares["labels"] for p in list(self.seen)[-OF_ONE_LABEL:] if "labels" in p.shares]
@@ -231,6 +238,16 @@ class BatchProfiles:
         last = list(self.seen)[-count:]
         apart = math.gcd(*(b.step - a.step for a, b in pairwise(last)))
         return [frozenset(p.rows) for p in last] if apart == 1 and len(last) == count else []
+
+    def swollen(self) -> tuple[float, float] | None:
+        """Return the deviation of the inputs at first and now, if all of the last batches are far from all first ones."""
+        name = "deviation of the inputs"
+        first = [p.sizes.get(name, math.nan) for p in self.opening]
+        last = [p.sizes.get(name, math.nan) for p in list(self.seen)[-LONG_KNOWN:]]
+        if len(first) < LONG_KNOWN or not min(first) > 0:
+            return None
+        grown = min(last) > SWOLLEN * max(first)
+        return (float(np.median(first)), last[-1]) if grown else None
 
     def outliers(self) -> tuple[int, float] | None:
         """Return (how many batches, times the usual deviation) if a few of them have inputs of another size."""

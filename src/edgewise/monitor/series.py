@@ -108,6 +108,16 @@ class Losses:
     def last(self, count: int) -> Array:
         return np.array(self.logs, float)[-count:]
 
+    def begin_again(self, step: int) -> None:
+        """From that step on the data are others, as planned: what the loss was before says nothing of what it is."""
+        kept = [(k, log) for k, log in zip(self.steps, self.logs, strict=True) if k >= step]
+        self.steps, self.logs = (
+            (deque(x, maxlen=LONG) for x in zip(*kept, strict=True))
+            if kept
+            else (deque(maxlen=LONG), deque(maxlen=LONG))
+        )
+        self._seen, self._lowest = len(kept), (math.inf, 0.0)
+
     def since(self, gap: int) -> int:
         """Count the losses of the last `gap` steps; 1 if only those of rows are seen."""
         return sum(step > self.steps[-1] - gap for step in self.steps)
@@ -237,9 +247,13 @@ class History:
         ]
         self.quantities = [q for q, _, _ in pairs]
         names = [(column.statistic.name, column.statistic.scope) for column in columns]
-        self._saturated = np.array(
-            [i for i, name in enumerate(names) if name == ("saturated", "block")], np.int64
+        self._saturated, self._starved = (
+            np.array([i for i, own in enumerate(names) if own == (name, "block")], np.int64)
+            for name in ("saturated", "starvation")
         )
+        self.starved: deque[Array] = deque(
+            maxlen=FEWEST
+        )  # gradient of queries and keys against that of values
         self.saturated: deque[Array] = deque(maxlen=3)  # share of one-hot rows by block, of the last rows
         self.saturated_first = np.zeros(0)  # and of the first
         self.places = [place for _, _, place in pairs]
@@ -300,6 +314,7 @@ class History:
             self.losses.see(step, float(value[self._loss]))
             self.losses.open |= self.loss < 0
         self.saturated.append(row[self._saturated])
+        self.starved.append(row[self._starved])
         if self.count == 1:
             self.saturated_first = row[self._saturated]
         if self._edge is not None and np.isfinite(row[self._edge]):

@@ -30,6 +30,7 @@ RAISED, RAISED_WITHIN = (2.0, 120)
 THROWN = 1.2  # times the loss, to which steps at its rate take a network that they throw off
 BEYOND = 1.5  # times the largest rate that it has trained with: the cause before the loss is any worse
 LOWER = "Lower the learning rate tenfold, or warm up."
+STARVED = 300.0  # times below the highest rate, from which a group that is a quarter of the model is tried with that
 GROUPS_APART = 8.0  # times the next lower rate of a group, from which it is tried with that one
 CLIPPED_SMALL = 0.2  # of the gradient that arrived is used
 MULTIPLIED = 50.0  # times the loss, beyond which a plain gradient step is another one
@@ -261,32 +262,35 @@ def slow_rate(e: Evidence) -> str:
     )
 
 
-def group_rate(e: Evidence) -> tuple[str, str, str] | None:
-    """Sentence, cause and advice if one group has a far higher rate than the others, and learns worse with it."""
-    groups = e.optimizers[0].param_groups if len(e.optimizers) == 1 else []
-    rates = sorted((g["lr"], sum(p.numel() for p in g["params"])) for g in groups if g["params"])
+def group_rate(e: Evidence) -> tuple[AlarmKind, str, str, str] | None:
+    """Symptom, sentence, cause and advice if the rate of one group is far from the others', and learns worse with it."""
+    groups = [g for g in e.optimizers[0].param_groups if g["params"]] if len(e.optimizers) == 1 else []
+    rates = sorted(g["lr"] for g in groups)
     if len(rates) < 2 or not (e.trials and e.faithful):
         return None
-    usual = rates[-2][0]
-    if not rates[-1][0] > GROUPS_APART * usual > 0:
+    sizes = {id(g): sum(p.numel() for p in g["params"]) for g in groups}
+    low = [g for g in groups if 0 < g["lr"] < rates[-1] / STARVED]
+    high = e.harmed and rates[-1] > GROUPS_APART * rates[-2] > 0
+    if not high and sum(sizes[id(g)] for g in low) < sum(sizes.values()) / 4:
         return None
-    start = None if e.learned else e.start
-    own, equal = _trained(e, 1.0, start), _trained(e, 1.0, start, most=usual)
-    if (
-        own is None
-        or equal is None
-        or not equal.others_after < own.others_after - 0.05 * abs(own.others_before)
-    ):
+    start = None if high and e.learned else e.start
+    own = _trained(e, 1.0, start)
+    equal = _trained(e, 1.0, start, most=rates[-2]) if high else _trained(e, 1.0, start, least=rates[-1])
+    if own is None or equal is None:
         return None
-    outlier = max(groups, key=lambda g: g["lr"])
+    if not equal.others_after < own.others_after - 0.05 * abs(own.others_before):
+        return None
+    outlier = max(groups, key=lambda g: g["lr"]) if high else max(low, key=lambda g: sizes[id(g)])
     members = {id(p) for p in outlier["params"]}
     names = [name for name, p in e.model.named_parameters() if id(p) in members]
-    ratio = rates[-1][0] / usual
+    ratio = rates[-1] / rates[-2] if high else outlier["lr"] / rates[-1]
     return (
+        AlarmKind.UPDATE_TOO_LARGE if high else AlarmKind.PARAMETERS_STILL,
         f"{TRIAL_STEPS} steps at the rates of the groups take the loss of other batches from {own.others_before:.3g} "
         f"to {own.others_after:.3g}, with one rate for all to {equal.others_after:.3g}.",
-        f"the learning rate of one group is too high, {ratio:.3g} times that of the others: the rate of "
-        f"{', '.join(names[:3])}{' and others' if len(names) > 3 else ''}",
+        f"the learning rate of one group is too {'high' if high else 'low'}, {ratio:.3g} times that of the others: the "
+        f"rate of {', '.join(names[:3])}{' and others' if len(names) > 3 else ''}"
+        + ("" if high else ", which hardly move"),
         "Give that group the rate of the others.",
     )
 
@@ -320,7 +324,9 @@ def _diverges(e: Evidence) -> str:
     return ""
 
 
-def _trained(e: Evidence, factor: float, start: Start | None = None, most: float = math.inf) -> Trial | None:
+def _trained(
+    e: Evidence, factor: float, start: Start | None = None, most: float = math.inf, least: float = 0.0
+) -> Trial | None:
     """Train for a few steps on the last two batches, at so many times the rate; None if the loss is not known."""
     batches, others = list(e.batches)[-2:], list(e.batches)[:-2]
     if e.passes > 1:  # each is a part of what a step is made of
@@ -331,7 +337,7 @@ def _trained(e: Evidence, factor: float, start: Start | None = None, most: float
     optimizer = e.optimizers[0]
     with from_start(e, start), torch.enable_grad():
         for group in optimizer.param_groups:
-            group["lr"] = min(group["lr"] * factor, most)
+            group["lr"] = max(min(group["lr"] * factor, most), least)
         before, others_before = _mean_loss(e, batches), _mean_loss(e, others)
         if before is None:
             return None

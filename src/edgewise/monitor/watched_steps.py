@@ -297,7 +297,7 @@ class WatchedSteps:
     def _hear_loss(self, loss: Tensor) -> None:
         """A backward pass begins: its loss is that of the step, unless a module or the loop gave one."""
         backward = self.examination.backward
-        stopped = backward.begins()
+        stopped = backward.begins(self.examination.cleared())
         self._raise_facts([] if stopped is None else [stopped], sampled=False)
         heard, own = self.instrument.loss_copy.heard, math.nan
         if self.switch.on or self._on_host:

@@ -88,7 +88,8 @@ def watch(*arguments: Any, **options: Any) -> monitor.Watch:
 def facts_at_start(evidence: Evidence) -> Sequence[StartFact]:
     """Check the model with its first weights on the batches seen so far; everything is put back.
 
-    Errors are certain, and so are the warnings of `TOLD`, which wait for harm; other warnings explain symptoms.
+    Errors are certain, and so are the warnings of `TOLD`, which wait for harm (but betas that are swapped, which nobody
+    means); other warnings explain symptoms.
     """
     batches = [_batch(call, seen) for call, seen in evidence.batches]
     if not batches:
@@ -153,5 +154,5 @@ def _start(item: CheckFinding, certain: bool) -> StartFact:
             topic=TOPICS.get(item.kind, item.kind),
         ),
         certain,
-        item.severity != "error" or item.kind == "first loss",
+        not item.numbers.get("swapped") and (item.severity != "error" or item.kind == "first loss"),
     )

@@ -229,6 +229,7 @@ def momentum(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
                     "The betas of Adam are swapped.",
                     f"betas = ({one}, {two}): the mean is longer than that of the squares",
                     "betas=(0.9, 0.999)",
+                    swapped=1.0,
                 )
                 return
             if two < 0.8 or one > 0.99:
