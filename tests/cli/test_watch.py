@@ -107,6 +107,45 @@ def test_alarms_are_printed_and_coded(kind: AlarmKind, code: int, tmp_path: Path
     assert "ALARM at step 1" in capsys.readouterr().out
 
 
+def test_a_cause_that_shows_again_is_one_alarm(tmp_path: Path, capsys: Capture) -> None:
+    """On the screen, in JSON and in the report; another cause, and what comes long after, stand for themselves."""
+    from edgewise.monitor.alarm import folded
+
+    rate = "the learning rate is too high: 8 steps take the loss from {} to 9.1"
+    told = [
+        (AlarmKind.UPDATE_TOO_LARGE, 40, rate.format(2.5)),
+        (AlarmKind.LOGIT_GROWTH, 47, ""),
+        (AlarmKind.LOSS_SPIKE, 90, rate.format(3.25)),
+        (AlarmKind.MISTAKE, 95, "dropout is 0.9"),
+        (AlarmKind.RANK_COLLAPSE, 400, ""),
+    ]
+    alarms = [Alarm(kind, k, "", None, k, "It grows.", cause=cause) for kind, k, cause in told]
+    assert [(head.step, [a.step for a in others]) for head, others in folded(alarms)] == [
+        (40, [47, 90]),
+        (95, []),
+        (400, []),
+    ]
+    path = tmp_path / "run"
+    with edgewise.watch(encoder(), everything=True, to=path, quiet=True) as handle:
+        train(handle.model, 2)
+        for alarm in alarms:
+            details = {name: value for name, value in alarm.json().items() if name not in ("kind", "step")}
+            handle.said.write("alarm", str(alarm), alarm.step, alarm=alarm.kind.value, **details)
+    assert run(["alarms", str(path)]) == 2
+    printed = capsys.readouterr().out
+    assert printed.count("ALARM at step") == 3 and "  Also:  step 47: logit growth. It grows." in printed
+    assert "3 alarms in 2 rows of Sequential, which showed 5 times." in printed
+    assert run(["alarms", str(path), "--json"]) == 2
+    head, *others = json.loads(capsys.readouterr().out)["alarms"]
+    assert [each["step"] for each in head["also"]] == [47, 90] and [each["also"] for each in others] == [
+        [],
+        [],
+    ]
+    run(["report", str(path), "-o", str(tmp_path / "r.html")])
+    page = (tmp_path / "r.html").read_text()
+    assert "3 alarms, the first at step 40" in page and "Step 90: loss spike. It grows." in page
+
+
 def test_alarms_as_one_json_document(tmp_path: Path, capsys: Capture) -> None:
     """Symptom, cause, evidence, place by module name, advice, and the command that replays the step."""
     path = with_alarm(tmp_path, AlarmKind.VANISHING_GRADIENT)

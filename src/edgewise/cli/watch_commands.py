@@ -6,6 +6,7 @@ import json
 import math
 import shlex
 import time
+from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import timedelta
 from itertools import accumulate
@@ -22,6 +23,7 @@ from edgewise.files import Document, json_values
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+    from edgewise.monitor.alarm import Alarm
     from edgewise.monitor.read_run import Run
     from edgewise.monitor.storage import RunRows
 
@@ -91,6 +93,7 @@ def _watch_document(folder: Run, rank: int) -> Document:
     from edgewise.monitor.read_run import ended
 
     rows, events = folder.rows(rank=rank), folder.events(rank)
+    told = [event for event in events if event["kind"] == "alarm"]
     last = dict(zip(folder.columns(), rows.values[-1].tolist(), strict=True)) if len(rows) else {}
     return {
         "run": str(folder.path),
@@ -103,7 +106,7 @@ def _watch_document(folder: Run, rank: int) -> Document:
         "step": int(rows.step[-1]) if len(rows) else None,
         "time": float(rows.time[-1]) if len(rows) else None,
         "row": last,
-        "alarms": [Alarm.from_json(event).json() for event in events if event["kind"] == "alarm"],
+        "alarms": _documents([Alarm.from_json(event) for event in told], told),
     }
 
 
@@ -201,7 +204,7 @@ def alarms(run: str, as_json: bool, rank: int, again: bool) -> int:
     Exit code 0 without any alarm, 1 for warnings, 2 where training is harmed, 3 without any alarm where too little was
     seen to say that there was none.
     """
-    from edgewise.monitor.alarm import Alarm
+    from edgewise.monitor.alarm import Alarm, folded
     from edgewise.monitor.read_run import Run
     from edgewise.monitor.replay import alarms_again
 
@@ -223,23 +226,37 @@ def alarms(run: str, as_json: bool, rank: int, again: bool) -> int:
                 "damaged_rows": rows.damaged,
                 "damaged_events": folder.damaged_events(rank),
                 "exit_code": code,
-                "alarms": [a.json() | _dossier(event) for a, event in zip(raised, written, strict=True)],
+                "alarms": _documents(raised, written),
             }
             click.echo(json.dumps(json_values(document)))
             return code
         if unseen:
             lines = [NOT_SEEN, *(f"  - {visible(sentence)}" for sentence in unseen)]
             click.echo("\n".join(lines) + "\n")
-        for alarm in raised:
-            click.echo(f"{visible(str(alarm), lines=True)}\n")
+        whole = folded(raised)
+        for alarm, others in whole:
+            also = "".join(f"\n  Also:  {each.brief}" for each in others)
+            click.echo(f"{visible(f'{alarm}{also}', lines=True)}\n")
         where = f"in {len(rows)} row{'' if len(rows) == 1 else 's'} of {visible(about['model'])}"
         if raised:
-            click.echo(f"{len(raised)} alarm{'' if len(raised) == 1 else 's'} {where}.")
+            more = f", which showed {len(raised)} times" if len(raised) > len(whole) else ""
+            click.echo(f"{len(whole)} alarm{'' if len(whole) == 1 else 's'} {where}{more}.")
         elif unseen:
             click.echo(f"No alarm is known {where}, which were not enough to say that there was none.")
         else:
             click.echo(f"No alarm {where}.")
     return code
+
+
+def _documents(raised: Sequence[Alarm], events: Sequence[Document]) -> list[Document]:
+    """Return alarms for machines, each with those that show its cause again."""
+    from edgewise.monitor.alarm import folded
+
+    dossiers = {id(alarm): _dossier(event) for alarm, event in zip(raised, events, strict=True)}
+    return [
+        alarm.json() | dossiers[id(alarm)] | {"also": [each.json() | dossiers[id(each)] for each in others]}
+        for alarm, others in folded(raised)
+    ]
 
 
 def _dossier(event: Document) -> Document:

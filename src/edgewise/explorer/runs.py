@@ -25,7 +25,7 @@ from edgewise.files import Document, read_arrays, read_json
 from edgewise.monitor.read_run import Run, ended
 from edgewise.present import run_files, run_report
 from edgewise.present.run_files import picture
-from edgewise.present.run_report import alarms, note, state, unseen, unseen_at_a_glance
+from edgewise.present.run_report import MOST_ALARMS, alarms, note, state, unseen, unseen_at_a_glance
 
 router = APIRouter()
 EVERY = 1.0  # seconds between two reads of a growing run
@@ -160,7 +160,7 @@ def answer(folder: Path, wanted: RunRequest) -> Document:
             "ranks": found.ranks(),
             "unseen": unseen(found, wanted.rank, rows),
             **state(events, rows),
-            "alarms": alarms(events),
+            "alarms": alarms(events)[:MOST_ALARMS],
             **picture(names, rows, wanted.statistic),
         }
 

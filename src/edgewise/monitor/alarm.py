@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 from enum import Enum
 from typing import Any
@@ -104,6 +106,10 @@ ADVICE = {
 }
 
 
+NUMBERS = re.compile(
+    r"[0-9][0-9.e+-]*| \(.*"
+)  # in a cause, and what stands in brackets: of two alarms they differ
+WITHIN = 200  # steps behind a cause in which an alarm that has none of its own stands under it
 LOOK = "Train on one batch until its loss is 0; if it does not go there, check the labels and the loss."
 
 
@@ -154,16 +160,32 @@ class Alarm:
         return self.kind in FAILING
 
     @property
+    def title(self) -> str:
+        """Return the symptom and its place."""
+        where = f" in {self.place}" if self.place else ""
+        where += f" ({self.module})" if self.module and self.module != self.place else ""
+        where += f", head {self.head}" if self.head is not None else ""
+        return f"{self.kind.value.replace('_', ' ')}{where}"
+
+    def under(self, other: Alarm) -> bool:
+        """Tell whether it has the cause of an earlier alarm, or none of its own and came soon after that one."""
+        if not other.cause or self.step < other.step:
+            return False
+        same = NUMBERS.sub("", self.cause).split(":")[0] == NUMBERS.sub("", other.cause).split(":")[0]
+        return same if self.cause else self.step <= other.step + WITHIN
+
+    @property
+    def brief(self) -> str:
+        """Return it in one line, for under the alarm that has its cause."""
+        return f"step {self.step}: {self.title}. {self.what}"
+
+    @property
     def try_next(self) -> str:
         """Say what to do: for the cause if it is known, else for the symptom."""
         return self.advice or ADVICE[self.kind] or LOOK
 
     def __str__(self) -> str:
-        where = f" in {self.place}" if self.place else ""
-        where += f" ({self.module})" if self.module and self.module != self.place else ""
-        where += f", head {self.head}" if self.head is not None else ""
-        title = self.kind.value.replace("_", " ")
-        lines = [f"ALARM at step {self.step}: {title}{where}, since step {self.since}.", f"  {self.what}"]
+        lines = [f"ALARM at step {self.step}: {self.title}, since step {self.since}.", f"  {self.what}"]
         if self.cause:
             lines.append(f"  Cause: {self.cause}")
         lines += [f"  Try:   {self.try_next}", f"  Means: {MEANING[self.kind]}"]
@@ -214,3 +236,15 @@ class Alarm:
             raise BadInput(
                 f"an event calls itself an alarm and is none ({error}): {str(event)[:120]}. Was it changed?"
             ) from error
+
+
+def folded(alarms: Sequence[Alarm]) -> list[tuple[Alarm, list[Alarm]]]:
+    """Return each alarm that says something new, with those that only show its cause again."""
+    found: list[tuple[Alarm, list[Alarm]]] = []
+    for alarm in alarms:
+        under = next((others for head, others in reversed(found) if alarm.under(head)), None)
+        if under is None:
+            found.append((alarm, []))
+        else:
+            under.append(alarm)
+    return found

@@ -311,8 +311,7 @@ def adam_epsilon(e: Evidence) -> Detection | None:
                 tiny = abs(e.loss_factor) < 1e-3
                 return _mistake(
                     f"eps is {eps:g}, and the root mean square of the gradients {size:.1g}.",
-                    "eps (epsilon) of the optimizer is larger than the gradients, so that steps are far smaller than the "
-                    "rate"
+                    "eps (epsilon) of the optimizer is larger than the gradients: steps are far smaller than the rate"
                     + (f": the loss is multiplied by {e.loss_factor:.1g} before backward()" if tiny else ""),
                     "Call backward() on the mean loss." if tiny else "Set eps to its default of 1e-8.",
                 )

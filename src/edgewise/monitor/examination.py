@@ -663,8 +663,8 @@ class Examination:
                 what = (
                     f"has stopped at {level:.3g}, where guessing costs {losses.scale:.3g}{apart}."
                     if used
-                    else f"has not left the entropy of the labels ({entropy:.3g}): it is {level:.3g}{apart}: nothing of "
-                    "the inputs is used."
+                    else f"has not left the entropy of the labels ({entropy:.3g}): it is {level:.3g}{apart}: nothing "
+                    "of the inputs is used."
                     if ignorant and known is not None
                     else f"does not fall{apart}: nothing of the inputs is used."
                     if known is not None

@@ -831,13 +831,13 @@ def attention_starved(history: History) -> Detection | None:
     entropy, gain = (float(history.now[history.at(name)[block]]) for name in ("entropy", "softmax_gain"))
     kind = AlarmKind.MISTAKE
     what = (
-        f"In {starved.mean():.0%} of the blocks the gradient of queries and keys is below {math.exp(STARVED / 2):.0e} of "
-        f"that of values and outputs, in {FEWEST} rows"
+        f"In {starved.mean():.0%} of the blocks the gradient of queries and keys is below {math.exp(STARVED / 2):.0e} "
+        f"of that of values and outputs, in {FEWEST} rows"
     )
     cause = advice = ""
     if math.isnan(entropy) and gain == -math.inf:
         kind = AlarmKind.ATTENTION_ONE_HOT
-        cause = "attention sees one place only: a mask or a window leaves each query a single key, and scores have no say"
+        cause = "attention sees one place only: a mask or window leaves each query a single key, and scores have no say"
         advice = "Print the mask of one row, and which value of it means that a key is seen."
     elif entropy > math.log(ALIKE_KEYS):
         cause = (

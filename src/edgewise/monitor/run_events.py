@@ -240,7 +240,7 @@ class BatchProfiles:
         return [frozenset(p.rows) for p in last] if apart == 1 and len(last) == count else []
 
     def swollen(self) -> tuple[float, float] | None:
-        """Return the deviation of the inputs at first and now, if all of the last batches are far from all first ones."""
+        """Return the deviation of the inputs at first and now, if all of the last are far from all of the first."""
         name = "deviation of the inputs"
         first = [p.sizes.get(name, math.nan) for p in self.opening]
         last = [p.sizes.get(name, math.nan) for p in list(self.seen)[-LONG_KNOWN:]]

@@ -263,7 +263,7 @@ def slow_rate(e: Evidence) -> str:
 
 
 def group_rate(e: Evidence) -> tuple[AlarmKind, str, str, str] | None:
-    """Symptom, sentence, cause and advice if the rate of one group is far from the others', and learns worse with it."""
+    """Symptom, sentence, cause, advice if the rate of one group is far from the others', and learns worse with it."""
     groups = [g for g in e.optimizers[0].param_groups if g["params"]] if len(e.optimizers) == 1 else []
     rates = sorted(g["lr"] for g in groups)
     if len(rates) < 2 or not (e.trials and e.faithful):

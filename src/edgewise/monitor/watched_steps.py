@@ -520,15 +520,19 @@ class WatchedSteps:
             self._tell("data", f"at step {alarm.since} {explained.cause}. That is not an alarm.")
             return
         alarm = explained
+        cause = next((each for each in reversed(self.alarms) if alarm.under(each)), None)
         self.alarms.append(alarm)
         self.examination.named |= bool(alarm.cause)
-        self.said.say(str(alarm))
+        text = (
+            str(alarm) if cause is None else f"Also, behind the alarm of step {cause.step}, at {alarm.brief}"
+        )
+        self.said.say(text)
         path = self._paths.pop(alarm.step, None)
         if sampled:  # else neither batch nor weights of this step are known
             path = self._dossier(alarm)
         details = {name: value for name, value in alarm.json().items() if name not in ("kind", "step")}
         dossier = None if path is None else str(path)
-        self.said.write("alarm", str(alarm), self.step, alarm=alarm.kind.value, dossier=dossier, **details)
+        self.said.write("alarm", text, self.step, alarm=alarm.kind.value, dossier=dossier, **details)
         self.sinks.alert(alarm)
         if self.on_alarm is not None:
             self.on_alarm(alarm)

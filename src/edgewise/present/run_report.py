@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from edgewise.files import Document
-from edgewise.monitor.alarm import MEANING, Alarm
+from edgewise.monitor.alarm import MEANING, Alarm, folded
 from edgewise.monitor.read_run import Run, ended, unseen_of_events
 from edgewise.monitor.storage import RunRows
 from edgewise.nouns.card import Card, CardTable, Curve, Panel
@@ -74,12 +74,13 @@ def subject(run: Run, name: str, command: str = "", rank: int = 0) -> RunSubject
     """Return what a report says of a run whose files are known to be harmless."""
     with run_files.told(run, name):
         columns, rows, events = run.columns(), run_files.rows(run, rank), run.events(rank)
+        cards = alarms(events)
         return RunSubject(
             name,
             run.about,
             state(events, rows),
-            alarms(events),
-            sum(event["kind"] == "alarm" for event in events),
+            cards[:MOST_ALARMS],
+            len(cards),
             list(_curves(columns, rows)),
             len(rows),
             unseen(run, rank, rows),
@@ -135,6 +136,7 @@ def _alarm(card: Document) -> html.Html:
     moved = [("First", card["first"]), *(("Then", line) for line in card["then"])] if card["first"] else []
     cause = [("Cause", card["cause"])] if card["cause"] else []
     lines = [*cause, *moved, ("Means", card["means"]), ("Try", card["try"])]
+    lines += [("Also", line) for line in card["also"]]
     if card["could_be"]:
         lines.append(("Could be", html.sentence_case("; ".join(card["could_be"]))))
     if card["ruled_out"]:
@@ -298,11 +300,11 @@ def _duration(seconds: float) -> str:
 
 def alarms(events: Sequence[Document]) -> list[Document]:
     """Return the alarms of a run, first things first, each as a card."""
-    raised = [Alarm.from_json(event) for event in events if event["kind"] == "alarm"]
-    return [_card(alarm) for alarm in raised[:MOST_ALARMS]]
+    raised = folded([Alarm.from_json(event) for event in events if event["kind"] == "alarm"])
+    return [_card(alarm, others) for alarm, others in raised]
 
 
-def _card(alarm: Alarm) -> Document:
+def _card(alarm: Alarm, others: Sequence[Alarm]) -> Document:
     where = f" in {_place(alarm.place)}" if alarm.place else ""
     where += f", head {alarm.head}" if alarm.head is not None else ""
     title = _short(alarm.kind.value).replace("_", " ").capitalize() + where
@@ -310,7 +312,8 @@ def _card(alarm: Alarm) -> Document:
         "step": int(alarm.step),
         "since": int(alarm.since),
         "title": title,
-        "failing": alarm.failing,
+        "failing": any(each.failing for each in (alarm, *others)),
+        "also": [html.sentence_case(_short(each.brief)) for each in others[:MOST_ALARMS]],
         "what": _short(alarm.what),
         "cause": html.sentence_case(_short(alarm.cause)),
         "could_be": [_short(t) for t in alarm.could_be],

@@ -234,11 +234,12 @@ export class RunColumn {
   }
 }
 
-function story({ what, cause, could_be: rivals, first, then, means, try: advice, ruled_out: ruled }) {
+function story({ what, cause, could_be: rivals, first, then, also, means, try: advice, ruled_out: ruled }) {
   const part = (title, ...items) => [element("h3", { textContent: title }), ...items];
   return element("div", { className: "story" }, element("p", { textContent: `${what} ${means}` }),
     ...(cause ? part("Cause", element("p", { textContent: cause })) : []),
     ...(first ? part("What moved first", element("ol", {}, ...[first, ...then].map((words) => element("li", { textContent: words })))) : []),
+    ...(also.length ? part("Also", element("ol", {}, ...also.map((words) => element("li", { textContent: words })))) : []),
     ...part("What to do", element("p", { textContent: advice })),
     ...(rivals.length ? part("Could be", element("p", { textContent: `${rivals.join("; ")}.` })) : []),
     ...(ruled.length ? part("Ruled out", element("p", { textContent: `${ruled.join("; ")}.` })) : []));
