@@ -20,7 +20,7 @@ from edgewise.cli.watch_commands import view
 from edgewise.explorer.runs import EXAMPLES, RunRequest, answer, listing
 from edgewise.monitor.alarm import Alarm, AlarmKind
 from edgewise.monitor.read_run import Run
-from edgewise.monitor.storage import RowsFile
+from edgewise.monitor.run_folder import RowsFile
 from tests.monitor.subjects import encoder, train, train_unheard
 from tests.support.forked import run_python
 

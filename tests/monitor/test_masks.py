@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 import edgewise
-from edgewise.monitor.masks import MaskReading, Masks, readings, seen
+from edgewise.monitor.attention import MaskReading, Masks, readings, seen
 from tests.monitor.subjects import VOCABULARY, batches, encoder, hugging_face
 
 LENGTHS = (5, 11, 16, 3)

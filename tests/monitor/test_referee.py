@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 import edgewise
-from edgewise.monitor import referee
+from edgewise.monitor import attention
 from tests.monitor.subjects import batches, encoder, hugging_face, loss_of
 from tests.monitor.test_instrument import one_step
 
@@ -30,7 +30,7 @@ def test_what_misses_under_dropout_is_looked_at_again(missed: int, monkeypatch: 
     optimizer, entropies = torch.optim.SGD(model.parameters(), 0.01), []
     with edgewise.watch(model, everything=True, quiet=True, criterion=criterion) as handle:
         for step, x in enumerate(batches(5)):
-            monkeypatch.setattr(referee, "NOISE", 1e-6 if step < missed else 1e6)
+            monkeypatch.setattr(attention, "NOISE", 1e-6 if step < missed else 1e6)
             loss_of(model, x, criterion).backward()
             optimizer.step()
             entropies.append(handle.row()["block.0.entropy"])
@@ -71,8 +71,8 @@ def test_the_search_for_a_mask_ends_where_nothing_can_fit_better(monkeypatch: py
     """A causal mask offers six readings: as it is, then without one and causal, which hits all, so no third try."""
     layer = nn.TransformerEncoderLayer(16, 2, 32, 0.0, batch_first=True)
     model, tries = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False), []
-    rebuild = referee.AttentionGroup.rebuild
-    monkeypatch.setattr(referee.AttentionGroup, "rebuild", lambda *a: tries.append(a[3:]) or rebuild(*a))
+    rebuild = attention.AttentionGroup.rebuild
+    monkeypatch.setattr(attention.AttentionGroup, "rebuild", lambda *a: tries.append(a[3:]) or rebuild(*a))
     optimizer, mask = (
         torch.optim.SGD(model.parameters(), 0.01),
         nn.Transformer.generate_square_subsequent_mask(6),

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from edgewise.monitor.loss_detectors import evidence, steps_grew
+from edgewise.monitor.detectors import evidence, steps_grew
 from edgewise.monitor.series import History
 from tests.monitor.driven import COLUMNS, DEPTH, NAMES, kinds, ramp, run
 from tests.monitor.test_losses import seen

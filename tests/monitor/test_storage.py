@@ -25,8 +25,7 @@ import edgewise
 from edgewise.errors import BadInput
 from edgewise.monitor.columns import fast_columns, names, schema_id, slow_columns, statistics
 from edgewise.monitor.read_run import Run, export
-from edgewise.monitor.run_folder import HEADS, RunFolder
-from edgewise.monitor.storage import HEADER, LARGEST_ROWS, RowsFile, read_rows, row_type
+from edgewise.monitor.run_folder import HEADER, HEADS, LARGEST_ROWS, RowsFile, RunFolder, read_rows, row_type
 from tests.monitor.writing import DEPTH, N_HEADS, values_of, write
 
 COLUMNS, HEAD_COLUMNS = fast_columns(DEPTH), slow_columns([N_HEADS] * DEPTH)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from edgewise.monitor.alarm import Alarm
     from edgewise.monitor.read_run import Run
-    from edgewise.monitor.storage import RunRows
+    from edgewise.monitor.run_folder import RunRows
 
 
 COLUMNS = {
@@ -278,7 +278,7 @@ def replay(dossier: str, source: str, as_json: bool) -> int:
     from edgewise.errors import BadInput
     from edgewise.models.source import read_source
     from edgewise.monitor.replay import replay as replay_step
-    from edgewise.monitor.storage import about_alarm
+    from edgewise.monitor.run_folder import about_alarm
 
     about_alarm(Path(dossier))  # raise for what is not a dossier before user code runs
     with prints_aside():

@@ -114,6 +114,20 @@ LOOK = "Train on one batch until its loss is 0; if it does not go there, check t
 
 
 @dataclass(frozen=True)
+class Detection:
+    """What a detector saw: where among the series, and the sentence with its numbers."""
+
+    kind: AlarmKind
+    sentence: str
+    cause: str = ""  # if it is certain
+    advice: str = ""
+    series: int | None = None
+    could_be: tuple[str, ...] = ()
+    module: str = ""
+    topic: str = ""  # of a cause: one alarm for each, whoever finds it
+
+
+@dataclass(frozen=True)
 class Moved:
     """Something that left its own past: which statistic, where, since which step, by which factor, how sure."""
 

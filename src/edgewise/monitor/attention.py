@@ -2,12 +2,31 @@
 
 Rows are rebuilt from copied queries, keys and values. Shapes: L layers of the group, R = L x sequences, H heads,
 Q queries, K keys.
-"""
+
+Masks that a call of attention is given beside its tokens: padding, windows, several documents in a row.
+
+No name says what an argument means. Every tensor of the call with the shape of a mask is read in each way it could be
+meant; the referee keeps the reading with which rebuilt rows give the layer's own output.
+
+    visible (L S, H or 1, Q, K): whether key k is seen by query q
+    counted (L S, 1, Q):         whether the query is a token, and not padding: it sees itself
+
+In compiled code only that there was one can be noted. What the whole model was called with, which is seen beside the
+graph, is then offered to the referee, who inspects every such row.
+
+Shapes of an argument, with 1 for all alike: (B, K), (Q, K), (B, Q, K), (B H, Q, K), (B, H, Q, K).
+
+Return whether rebuilt attention is the layer's own: it must give the output that the layer computed.
+
+    without dropout    max |o_rebuilt - o| <= tolerance of the dtype x the largest value
+    with dropout p     sum |o_rebuilt - o|^2 = p/(1-p) sum_j s_j^2 |v_j|^2 up to a factor, the noise that it must make
+
+A mask, a bias, a window or a cap that was not understood shows here, and the layer then gives no number."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -27,15 +46,358 @@ from edgewise.monitor.capture import (
     TokenCopy,
     apart,
     query_slice,
+    tensor_in,
     token_window,
 )
-from edgewise.monitor.hooks import Switch, guarded
-from edgewise.monitor.masks import MaskReading, Masks, of_call, readings, seen
+from edgewise.monitor.hooks import ModelHook, Switch, guarded
 from edgewise.monitor.matrices import ParameterViews
 from edgewise.monitor.places import AttentionPlace
 from edgewise.optim.parallel import norm_function, whole
 from edgewise.optim.query_key import Side
 from edgewise.softmax_jacobian import SATURATED
+
+# what is added to a logit to hide a key lies below: -10,000, the least number of a type, or -infinity
+LOW = -5e3
+
+
+class MaskReading(NamedTuple):
+    """One way in which an argument could be meant."""
+
+    argument: str
+    shape: str  # one of "B K", "Q K", "B Q K", "BH Q K", "B H Q K"
+    meaning: str  # "seen": true where a key is; "hidden": true where it is not; "added": to the logits
+    alone: bool  # it also says what a causal mask would
+
+
+class Masks(ModelHook):
+    """What one layer was given in this pass, by argument."""
+
+    def __init__(self, switch: Switch, looked: set[str], sizes: Sizes) -> None:
+        self.switch, self.looked, self.sizes = switch, looked, sizes
+        self.given: dict[str, tuple[Tensor, int]] = {}
+        self.traced = False  # whether compiled code came by here: it may hold the layer from then on
+
+    def enter(self, module: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any]) -> None:  # noqa: ARG002
+        """Pre-hook of the attention."""
+        if not torch.is_grad_enabled():
+            return
+        if torch.compiler.is_compiling():
+            stream = tensor_in(inputs, named)
+            self.trace([x for x in (*inputs, *named.values()) if x is not stream])
+        else:
+            self.switch.run(self.see, inputs, named)
+
+    def trace(self, values: Sequence[Any]) -> None:
+        """In compiled code: note whether one of them could be a mask. Nothing is added to a graph that has none."""
+        self.traced = True
+        if any(isinstance(x, Tensor) and not x.requires_grad and 2 <= x.dim() <= 4 for x in values):
+            self.sizes.mark()
+
+    def see(self, inputs: tuple[Any, ...], named: dict[str, Any]) -> None:
+        """Keep what could be a mask; most calls have none, and are asked in few operations."""
+        for x in inputs:
+            if isinstance(x, Tensor) and not x.requires_grad:
+                self._keep({str(i): value for i, value in enumerate(inputs)})
+                break
+        for x in named.values():
+            if isinstance(x, Tensor) and not x.requires_grad:
+                self._keep(named)
+                break
+
+    def _keep(self, given: dict[str, Any]) -> None:
+        """One that was never inspected has the referee check this row."""
+        for name, x in given.items():
+            if isinstance(x, Tensor) and not x.requires_grad and 2 <= x.dim() <= 4:
+                self.given[name] = x, x._version
+                if name not in self.looked:
+                    self.switch.check = True
+
+    def tensor(self, argument: str) -> Tensor | None:
+        """As it was given; None if it was not."""
+        return self.given[argument][0] if argument in self.given else None
+
+    def lasts(self, argument: str) -> bool:
+        """Return whether it is still unchanged."""
+        x, version = self.given.get(argument, (None, 0))
+        return x is None or x._version == version
+
+
+def of_call(inputs: tuple[Any, ...], named: dict[str, Any]) -> dict[str, tuple[Tensor, int]]:
+    """Find what could be a mask among the arguments of the whole model, and in dictionaries among them."""
+    found: dict[str, Any] = {}
+    for name, value in ((str(i), x) for i, x in enumerate(inputs)):
+        found |= (
+            {f"{name}.{key}": x for key, x in value.items()} if isinstance(value, Mapping) else {name: value}
+        )
+    found |= named
+    return {
+        f"model.{name}": (x, x._version)
+        for name, x in found.items()
+        if isinstance(x, Tensor) and not x.requires_grad and 2 <= x.dim() <= 4
+    }
+
+
+def readings(masks: Masks, sequences: int, heads: int, length: int) -> Iterator[MaskReading]:
+    """Every way in which what a layer was given could be meant."""
+    for argument, (x, _) in masks.given.items():
+        meanings = ("added", "seen") if x.is_floating_point() else ("seen", "hidden")
+        for shape in _shapes(x.shape, sequences, heads, length):
+            square = shape != "B K" and x.shape[-2] == length
+            for alone in (False, True) if square else (False,):
+                yield from (MaskReading(argument, shape, meaning, alone) for meaning in meanings)
+
+
+def _shapes(shape: torch.Size, sequences: int, heads: int, length: int) -> Iterator[str]:
+    batch, rows = shape[0], shape[-2] in (1, length)
+    enough = batch == 1 or batch >= sequences
+    if shape[-1] != length:
+        return
+    if len(shape) == 2:
+        yield from ["B K"] if enough else []
+        yield from ["Q K"] if batch == length else []
+    if len(shape) == 3:
+        yield from ["B Q K"] if enough and rows else []
+        yield from ["BH Q K"] if rows and batch % heads == 0 and batch // heads >= sequences else []
+    if len(shape) == 4 and enough and rows and shape[1] in (1, heads):
+        yield "B H Q K"
+
+
+class Seen(NamedTuple):
+    """Which keys the sampled rows see, and which of the rows count."""
+
+    visible: Tensor
+    counted: Tensor
+
+
+def seen(
+    layers: Sequence[Masks],
+    taken: Sequence[MaskReading],
+    sequences: int,
+    heads: int,
+    queries: Tensor,
+    keys: int,
+    causal: Tensor | None,
+) -> Seen | None:
+    """Join the readings of a pass; None if no layer was given any of them. causal: (Q, K), or None.
+
+    A query that sees nothing is let see everything, so that its row has numbers, and does not count. Where a mask was
+    written over since, none does.
+    """
+    given = [r for r in taken if any(r.argument in masks.given for masks in layers)]
+    if not given:
+        return None
+    visible = _mask(layers, given[0], sequences, heads, queries, keys)
+    for reading in given[1:]:
+        visible = visible & _mask(layers, reading, sequences, heads, queries, keys)
+    visible = visible if causal is None or any(r.alone for r in given) else visible & causal
+    own = visible[..., torch.arange(len(queries), device=queries.device), queries].all(1, keepdim=True)
+    if causal is not None:  # padding may be let see what comes later
+        own = own & ~(visible & ~causal).any(-1).any(1, keepdim=True)
+    own = own & all(masks.lasts(reading.argument) for masks in layers for reading in given)
+    return Seen(visible | ~visible.any(-1, keepdim=True), own)
+
+
+def _mask(
+    layers: Sequence[Masks], reading: MaskReading, sequences: int, heads: int, queries: Tensor, keys: int
+) -> Tensor:
+    """(L S, H or 1, Q, K) of one argument."""
+    given = [masks.tensor(reading.argument) for masks in layers]
+    one = all(x is given[0] for x in given)
+    parts = [_part(x, reading, sequences, heads, queries, keys) for x in (given[:1] if one else given)]
+    return torch.stack(parts * len(given) if one else parts).flatten(0, 1)
+
+
+def _part(
+    x: Tensor | None, reading: MaskReading, sequences: int, heads: int, queries: Tensor, keys: int
+) -> Tensor:
+    """(S, H or 1, Q, K) of a mask."""
+    if x is None:
+        return torch.ones(sequences, 1, len(queries), keys, dtype=torch.bool, device=queries.device)
+    match reading.shape:
+        case "B K":
+            x = x[:, None, None]
+        case "Q K":
+            x = x[None, None]
+        case "B Q K":
+            x = x[:, None]
+        case "BH Q K":
+            x = x.unflatten(0, (-1, heads))
+    x = x[:sequences, ..., :keys]
+    x = x if x.shape[2] == 1 else x[:, :, queries]
+    x = x > LOW if reading.meaning == "added" else x != 0
+    x = ~x if reading.meaning == "hidden" else x
+    return x.expand(sequences, -1, len(queries), -1)
+
+
+TOLERANCE = {torch.bfloat16: 5e-2, torch.float16: 1e-2}
+TOLERANCE_WIDE = 2e-3  # float32, if the copies and the layer may multiply in another order, or in tf32
+VAIN = 3  # rows for which no mask was found in what the model was called with, after which none is looked for
+NOISE = 2.0  # factor either way between what is left over and what dropout must leave
+
+
+def misses(group: AttentionGroup, rows: Pass, dtype: torch.dtype) -> Tensor:
+    """Measure how far each layer's rebuilt output misses its own, (L,); up to 1 is a hit, nan if nothing was copied.
+
+    Which dropout acts on the entries is the one that fits.
+    """
+    actual = group.at_heads(group.output, rows, weighted=False)
+    rebuilt = rows.output if not group.first.fused_call else _carried(group, rows)
+    L = len(group.layers)
+    if rebuilt.shape != actual.shape:  # values that something stands behind: a gate, a fused matrix
+        return rebuilt.new_full((L,), torch.inf)
+    gap = rebuilt - actual
+    if rows.counted is not None:  # what a layer gives for padding is its own affair
+        gap, actual = (x.masked_fill(~rows.counted[..., None], 0.0) for x in (gap, actual))
+    size = actual.abs().unflatten(0, (L, -1)).flatten(1).amax(-1).clamp_min(1e-30)
+    miss = gap.abs().unflatten(0, (L, -1)).flatten(1).amax(-1) / size / TOLERANCE.get(dtype, TOLERANCE_WIDE)
+    if group.noisy:
+        left = gap.square().unflatten(0, (L, -1)).flatten(1).sum(-1) / _noise(group, rows).clamp_min(1e-30)
+        for p in filter(None, group.first.dropouts):
+            ratio = left * (1 - p) / p
+            miss = torch.minimum(miss, torch.maximum(ratio, 1 / ratio) / NOISE)
+    return miss if rows.counted is None else miss.masked_fill(~_telling(rows, L), torch.inf)
+
+
+def _telling(rows: Pass, layers: int) -> Tensor:
+    """Whether a layer has a row that counts and sees two keys, (L,): any mask hits if none is left to compare."""
+    assert rows.visible is not None and rows.counted is not None
+    several = (rows.visible.sum(-1) > 1).any(1, keepdim=True)
+    return (rows.counted & several).unflatten(0, (layers, -1)).flatten(1).any(-1)
+
+
+def _carried(group: AttentionGroup, rows: Pass) -> Tensor:
+    """W_O o + b, cut into heads like what was copied."""
+    L, H = len(group.layers), rows.output.shape[1]
+    flat = rows.output.transpose(1, 2).flatten(2).unflatten(0, (L, -1))
+    out = flat @ group.output_weights().mT[:, None]
+    biases = group.output_biases()
+    if biases is not None:
+        out = out + biases[:, None, None]
+    return out.flatten(0, 1).unflatten(-1, (H, -1)).transpose(1, 2)
+
+
+def _noise(group: AttentionGroup, rows: Pass) -> Tensor:
+    """sum over rows and keys of s_j^2 |v_j|^2 per layer, with |W_O v_j|^2 if the output was copied behind W_O."""
+    L, H = len(group.layers), rows.output.shape[1]
+    if group.first.fused_call:
+        W = group.output_weights().unflatten(-1, (H, -1)).transpose(1, 2)  # (L, H, out, d_v)
+        gram = (W.mT @ W)[:, None].expand(-1, len(rows.values) // L, -1, -1, -1).flatten(0, 1)
+        size = ((rows.values @ gram) * rows.values).sum(-1)
+    else:
+        size = rows.values.square().sum(-1)
+    noise = rows.probabilities.square() @ size[..., None]
+    noise = noise if rows.counted is None else noise * rows.counted[..., None]
+    return noise.unflatten(0, (L, -1)).flatten(1).sum(-1)
+
+
+def judged(
+    group: AttentionGroup, sequences: int, length: int, dtype: torch.dtype, check: bool, call: Call | None
+) -> Pass:
+    """Rows of a pass, with his verdict where he looks; call: what the model was called with.
+
+    He inspects every row whose mask was given to compiled code, where it cannot be read. What he says of one holds for
+    that row alone.
+    """
+    unseen = group.masked_unseen(call)
+    rows = group.rebuild(sequences, length, group.causal, group.taken)
+    if check or unseen or group.passing:
+        group.passing = unseen
+        rows = verdict(group, rows, sequences, length, dtype, check or group.vain < VAIN)
+        group.vain = group.vain + 1 if unseen and any(group.refusals) else 0
+    return rows
+
+
+def verdict(
+    group: AttentionGroup, rows: Pass, sequences: int, length: int, dtype: torch.dtype, search: bool = True
+) -> Pass:
+    """Refuse layers that are missed; where some are, try other masks first.
+
+    Kept is the one that hits most, and of those the one that most rows count under: a wrong mask hits if it leaves
+    hardly any.
+    """
+    miss = misses(group, rows, dtype)
+    offered = group.readings(sequences, length)
+    group.looked.update(name for masks in group.masks for name in masks.given)  # also what cannot be a mask
+    if search and not bool((miss <= 1).all()):
+        best, most = _score(rows, miss), _most(rows, miss)
+        for taken, causal in _others(group, bool((miss > 1).all()), offered):
+            if best == most:
+                break
+            other = group.rebuild(sequences, length, causal, taken)
+            again = misses(group, other, dtype)
+            if _score(other, again) > best:
+                group.causal, group.taken, rows, miss, best = (
+                    causal,
+                    taken,
+                    other,
+                    again,
+                    _score(other, again),
+                )
+    if offered and not group.passing and bool((miss <= 1).any()):
+        _take_idle(group, offered, rows, sequences, length)
+    for i, value in enumerate(miss.tolist()):
+        hit = value <= 1
+        group.refusals[i] = "" if hit else _sentence(value, length, group)
+    return rows
+
+
+def _score(rows: Pass, miss: Tensor) -> tuple[int, int]:
+    """Layers that are hit, and rows that count."""
+    R, _, Q, _ = rows.output.shape
+    return int((miss <= 1).sum()), R * Q if rows.counted is None else int(rows.counted.sum())
+
+
+def _most(rows: Pass, miss: Tensor) -> tuple[int, int]:
+    """The best score there is: every layer is hit, and every row counts."""
+    R, _, Q, _ = rows.output.shape
+    return len(miss), R * Q
+
+
+def _others(
+    group: AttentionGroup, all_missed: bool, offered: Sequence[MaskReading]
+) -> Iterator[tuple[tuple[MaskReading, ...], bool]]:
+    """Return what else the mask might be: none, one of those offered, and causal or not if nothing fits as it is."""
+    first, now = group.causal, group.taken
+    kinds = (first, not first) if all_missed else (first,)
+    for taken in ((), *((reading,) for reading in offered)):
+        yield from ((taken, causal) for causal in kinds if (taken, causal) != (now, first))
+
+
+def _take_idle(
+    group: AttentionGroup, offered: Sequence[MaskReading], rows: Pass, sequences: int, length: int
+) -> None:
+    """Take arguments that hide nothing yet for masks, so that what they hide later is not missed."""
+    for reading in offered:
+        if all(reading.argument != r.argument for r in group.taken):
+            other = group.visibility(sequences, length, group.causal, (*group.taken, reading))
+            group.taken += (reading,) if _alike(rows, *other) else ()
+
+
+def _alike(rows: Pass, visible: Tensor | None, counted: Tensor | None) -> bool:
+    """Return whether the same rows count, and see the same keys."""
+    if visible is None or counted is None:
+        return False
+    before, counted_before = (True if x is None else x for x in (rows.visible, rows.counted))
+    same = (visible == before) | ~counted[..., None]
+    return bool((counted == counted_before).all()) and bool(same.all())
+
+
+def _sentence(value: float, length: int, group: AttentionGroup) -> str:
+    if value != value:
+        return "its output was not seen in this pass"
+    if length > group.keys and not group.causal:
+        return (
+            f"only {group.keys} of {length} tokens are copied, and without a causal mask a row needs them all"
+        )
+    if group.passing:
+        return (
+            "at some steps compiled code was given a mask, which cannot be read there, "
+            "and what the model itself was called with does not explain its output"
+        )
+    return (
+        "rows rebuilt from its queries and keys do not give its own output "
+        "(a mask, bias, window or cap that is not understood)"
+    )
 
 
 @dataclass(frozen=True, eq=False)

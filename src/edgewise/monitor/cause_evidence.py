@@ -17,10 +17,10 @@ from torch.optim.optimizer import Optimizer
 from edgewise.models.inputs import tensors
 from edgewise.models.model_map import ModelMap
 from edgewise.models.state import undone
+from edgewise.monitor.alarm import Detection
 from edgewise.monitor.capture import Call
 from edgewise.monitor.facts import RateSeries
 from edgewise.monitor.hooks import IGNORED
-from edgewise.monitor.loss_detectors import Detection
 from edgewise.monitor.run_events import BatchProfiles
 
 COMPARED = 1 << 16  # numbers of a prediction that are compared with the output

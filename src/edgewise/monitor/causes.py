@@ -13,10 +13,20 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from edgewise.monitor.alarm import Alarm, AlarmKind, Moved
-from edgewise.monitor.detectors import DETECTORS, GROWTH, LASTING, SUDDEN, TENFOLD
-from edgewise.monitor.facts import LEVELS
-from edgewise.monitor.loss_detectors import Detection, Detector, LossAlone, LoudLoss, loss_rise, steps_grew
+from edgewise.monitor.alarm import Alarm, AlarmKind, Detection, Moved
+from edgewise.monitor.detectors import (
+    DETECTORS,
+    GROWTH,
+    LASTING,
+    LEVELS,
+    SUDDEN,
+    TENFOLD,
+    Detector,
+    LossAlone,
+    LoudLoss,
+    loss_rise,
+    steps_grew,
+)
 from edgewise.monitor.series import JUMP, History
 
 STATES = (AlarmKind.RANK_COLLAPSE,)  # which last, and need not move

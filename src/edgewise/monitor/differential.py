@@ -18,10 +18,9 @@ from torch.optim.optimizer import Optimizer
 
 from edgewise.models.inputs import tensors
 from edgewise.models.state import preserved
-from edgewise.monitor.alarm import AlarmKind
+from edgewise.monitor.alarm import AlarmKind, Detection
 from edgewise.monitor.capture import Call
 from edgewise.monitor.cause_evidence import IGNORED, Evidence, Start
-from edgewise.monitor.loss_detectors import Detection
 
 CERTAIN, RIVAL = 0.95, 0.8  # of the labels agree with one shift of the inputs, and with no other
 DECAYS, SHRUNK = 2e-3, 0.9  # share of the weights that a step of decay takes; of their norm at the start

@@ -14,7 +14,7 @@ from torch.optim.optimizer import Optimizer
 from edgewise.errors import BadInput
 from edgewise.models.state import random_streams
 from edgewise.monitor import differential, trials
-from edgewise.monitor.alarm import ADVICE, Alarm, AlarmKind
+from edgewise.monitor.alarm import ADVICE, Alarm, AlarmKind, Detection
 from edgewise.monitor.budget import Clock
 from edgewise.monitor.capture import BatchMemory
 from edgewise.monitor.cause_evidence import (
@@ -27,6 +27,7 @@ from edgewise.monitor.cause_evidence import (
     path_of,
     prediction_of,
 )
+from edgewise.monitor.detectors import WAIT
 from edgewise.monitor.facts import (
     AGREE,
     SELDOM,
@@ -41,7 +42,6 @@ from edgewise.monitor.facts import (
 )
 from edgewise.monitor.hooks import Switch
 from edgewise.monitor.instrument import HOST, Instrument
-from edgewise.monitor.loss_detectors import WAIT, Detection
 from edgewise.monitor.places import Places
 from edgewise.monitor.run_events import KEPT, BatchProfiles, RunEvents
 from edgewise.monitor.series import LARGEST, LONG, WELL, History

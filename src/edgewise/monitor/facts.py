@@ -24,10 +24,8 @@ from torch import Tensor, nn
 from torch.optim.optimizer import Optimizer
 
 from edgewise.arrays import in_double
-from edgewise.monitor.alarm import AlarmKind
+from edgewise.monitor.alarm import AlarmKind, Detection
 from edgewise.monitor.hooks import ModelHook, Switch, guarded, guarded_beside
-from edgewise.monitor.loss_detectors import Detection
-from edgewise.monitor.series import FEWEST, History
 
 RATE_STEPS = 10  # steps with a rate of 0: a warm-up begins with one, a restart touches it
 GONE, QUARTER = 0.02, 0.25  # of the largest rate, which are the end of a schedule, and a part of the way back
@@ -44,8 +42,6 @@ UNDERFLOW = 6e-5  # below it numbers of half precision have few digits, and from
 AGAIN = 40  # rows between two such looks
 ROUNDED = 0.5  # of the entries with a gradient keep their value: more is lost than learned
 UPHILL = 0.3  # cosine of update and gradient: a step that descends has a negative one
-SEPARATED = math.log(1e-6)  # tokens that differ by less than a thousandth of their length are one token
-REACHES = -28.0  # nats of the squared gradient from the last block to the first: a factor of 10^6
 LARGE = 0.1  # of the parameters that train: what is smaller may be unused on purpose
 GUARDED = 16  # parameters of which an entry is remembered from step to step
 MOMENTS = ("exp_avg", "exp_avg_sq", "momentum_buffer", "square_avg")
@@ -60,9 +56,6 @@ OFTEN = 5  # steps for each change of the weights between them: more often it is
 SELDOM = 12  # and more often it is a part of the training (slow weights that fast ones go back to)
 IDLE_AUDITS = 6  # audited rows in which one expert has everything
 FROZEN = 0.5  # of what trained does not any more
-STARVED = -18.0  # nats of the squared gradients: a ten-thousandth
-ALIKE_KEYS = 0.5  # nats of attention entropy: more than one key is seen
-ONE_HOT, OF_BLOCKS = 0.5, 0.75  # of the rows, in so many of the blocks
 
 
 def audited(stored: int) -> bool:
@@ -766,91 +759,6 @@ class RowFacts:
                 "Minimize the loss: check its sign and the optimizer's maximize.",
                 topic="uphill",
             )
-
-
-def separation_gone(history: History) -> Detection | None:
-    """Tokens behind the last block that are one token, in three rows."""
-    at = history.at("separation")
-    rows = history.past()[1][-AGREE:]
-    if not len(at) or len(rows) < AGREE or not (rows[:, at[-1]] < SEPARATED).all():
-        return None
-    gone = (rows[:, at] < SEPARATED).all(0)
-    first = int(at[int(np.argmax(gone))])
-    return Detection(
-        AlarmKind.RANK_COLLAPSE,
-        f"The separation of tokens is {math.exp(history.now[at[-1]]):.1g} behind the last block: they differ by less "
-        "than a thousandth of their length.",
-        series=first,
-    )
-
-
-def gradient_gone(history: History) -> Detection | None:
-    """A gradient that is a millionth at the first site of what it is at the last one, in three rows."""
-    at = history.at("gradient_growth")
-    rows = history.past()[1][-AGREE:]
-    if not len(at) or len(rows) < AGREE or not (rows[:, at[0]] < REACHES).all():
-        return None
-    return Detection(
-        AlarmKind.VANISHING_GRADIENT,
-        f"The gradient at the embedding is {math.exp(history.now[at[0]] / 2):.1g} of that at the last block.",
-        series=int(at[0]),
-    )
-
-
-def attention_one_hot(history: History) -> Detection | None:
-    """Most rows of most blocks put all but a hundredth on one key, in three rows, and the loss is not yet low."""
-    losses, rows = history.losses, np.array(history.saturated)
-    if len(rows) < AGREE or not rows.size or history.count < 2 * AGREE:
-        return None
-    closed = (rows[-AGREE:] > ONE_HOT).all(0)
-    learned = len(losses) and losses.logs[-1] < losses.first + math.log(0.5)
-    if closed.mean() < OF_BLOCKS or learned:
-        return None
-    logits = history.at("largest_logit")
-    began = bool((history.saturated_first > ONE_HOT).mean() >= OF_BLOCKS)
-    return Detection(
-        AlarmKind.ATTENTION_ONE_HOT,
-        f"In {closed.mean():.0%} of the blocks more than half of the attention rows leave less than a hundredth to all "
-        f"keys but one; the largest logit is {math.exp(np.nanmax(history.now[logits])):.3g}.",
-        "attention logits are far too large for this many keys, from the start" if began else "",
-        "Check that scores are divided by sqrt(d), and the size and the rate of query and key weights.",
-        series=int(logits[int(np.argmax(closed))]) if len(logits) else None,
-    )
-
-
-def attention_starved(history: History) -> Detection | None:
-    """Queries and keys of most blocks without a gradient while values have one, in twenty rows: scores have no say."""
-    known = history.starved
-    if len(known) < FEWEST or not len(known[-1]) or (known[-1] < STARVED).mean() < OF_BLOCKS:
-        return None
-    starved = (np.array(known) < STARVED).all(0)
-    if starved.mean() < OF_BLOCKS:
-        return None
-    logits = history.at("largest_logit")
-    block = int(np.argmax(starved))
-    entropy, gain = (float(history.now[history.at(name)[block]]) for name in ("entropy", "softmax_gain"))
-    kind = AlarmKind.MISTAKE
-    what = (
-        f"In {starved.mean():.0%} of the blocks the gradient of queries and keys is below {math.exp(STARVED / 2):.0e} "
-        f"of that of values and outputs, in {FEWEST} rows"
-    )
-    cause = advice = ""
-    if math.isnan(entropy) and gain == -math.inf:
-        kind = AlarmKind.ATTENTION_ONE_HOT
-        cause = "attention sees one place only: a mask or window leaves each query a single key, and scores have no say"
-        advice = "Print the mask of one row, and which value of it means that a key is seen."
-    elif entropy > math.log(ALIKE_KEYS):
-        cause = (
-            "all keys that attention may see are alike: only padding is attended to (an attention mask that is "
-            "inverted), or tokens are copies of one another"
-        )
-        advice = (
-            "Print the mask of one row, and which value of it means that a key is seen; compare two tokens."
-        )
-    return Detection(kind, f"{what}.", cause, advice, int(logits[block]))
-
-
-LEVELS = (separation_gone, gradient_gone, attention_one_hot, attention_starved)
 
 
 class Custody:

@@ -24,7 +24,7 @@ from edgewise.arrays import Array
 from edgewise.errors import BadInput
 from edgewise.models.behavior.record import Operation
 from edgewise.models.state import preserved
-from edgewise.monitor.attention import AttentionGroup, shape_of
+from edgewise.monitor.attention import AttentionGroup, judged, shape_of
 from edgewise.monitor.capture import (
     SEQUENCES,
     TOKENS,
@@ -41,7 +41,6 @@ from edgewise.monitor.hooks import Switch, guarded, guarded_beside
 from edgewise.monitor.matrices import Matrices, loose, spectral_entropy
 from edgewise.monitor.operations import AttentionOperations, OperationAttention, OperationCapture
 from edgewise.monitor.places import AttentionPlace, Places
-from edgewise.monitor.referee import judged
 from edgewise.optim.parallel import by_name, whole
 
 

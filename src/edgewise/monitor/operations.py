@@ -25,11 +25,10 @@ from edgewise.models.behavior.graph import MULTIHEAD
 from edgewise.models.behavior.record import Operation
 from edgewise.models.behavior.trace import LABEL, Tracer, tensors
 from edgewise.models.behavior.weight_calls import Edits, Precision
-from edgewise.monitor.attention import by_head, nan_max, nan_mean, row_numbers, softmax_gain
+from edgewise.monitor.attention import LOW, by_head, nan_max, nan_mean, row_numbers, softmax_gain
 from edgewise.monitor.capture import QUERIES, SEQUENCES, Sizes, StreamCopy, query_slice
 from edgewise.monitor.columns import HEAD_STATISTICS
 from edgewise.monitor.hooks import ModelHook, Switch, guarded
-from edgewise.monitor.masks import LOW
 from edgewise.monitor.places import AttentionOperations
 from edgewise.probe.attention_rows import functions_of_torch
 

@@ -21,9 +21,17 @@ from edgewise.errors import BadInput
 from edgewise.files import open_regular, whole_file
 from edgewise.monitor.alarm import NO_LOSS
 from edgewise.monitor.columns import blocks, sites
-from edgewise.monitor.run_folder import FAST, HEADS, owner_lives
+from edgewise.monitor.run_folder import (
+    FAST,
+    HEADS,
+    RunRows,
+    about_run,
+    events_of,
+    owner_lives,
+    read_rows,
+    schema_columns,
+)
 from edgewise.monitor.series import FEWEST
-from edgewise.monitor.storage import RunRows, about_run, events_of, read_rows, schema_columns
 from edgewise.nouns.architecture import Shown
 from edgewise.nouns.trace import Provenance, Trace
 

@@ -36,8 +36,8 @@ from edgewise.monitor.capture import BatchMemory, Call
 from edgewise.monitor.causes import Diagnosis
 from edgewise.monitor.columns import Column, Statistic
 from edgewise.monitor.read_run import Run
+from edgewise.monitor.run_folder import LARGEST, about_alarm
 from edgewise.monitor.series import History
-from edgewise.monitor.storage import LARGEST, about_alarm
 
 ROWS, MOST = 40, 5  # rows in a dossier; dossiers of a run
 SUFFIXES = (".pt", ".ckpt", ".safetensors", ".bin", ".pth")

@@ -19,10 +19,9 @@ from torch.optim.optimizer import Optimizer
 
 from edgewise.arrays import Array
 from edgewise.models.inputs import tensors
-from edgewise.monitor.alarm import AlarmKind
+from edgewise.monitor.alarm import AlarmKind, Detection
 from edgewise.monitor.capture import Call
 from edgewise.monitor.hooks import IGNORED
-from edgewise.monitor.loss_detectors import Detection
 from edgewise.monitor.series import History
 
 KEPT = 60  # batches that are remembered

@@ -24,12 +24,12 @@ from torch.optim.optimizer import (
 
 from edgewise.arrays import Array
 from edgewise.models.state import back_in_shards
-from edgewise.monitor.alarm import NO_LOSS, Alarm, AlarmKind
+from edgewise.monitor.alarm import NO_LOSS, Alarm, AlarmKind, Detection
 from edgewise.monitor.budget import Budget, Clock
 from edgewise.monitor.capture import BatchMemory, Call, extra_pass
 from edgewise.monitor.causes import Diagnosis
 from edgewise.monitor.columns import Column, StepSample, fast_columns
-from edgewise.monitor.detectors import near
+from edgewise.monitor.detectors import WAIT, near
 from edgewise.monitor.examination import CURRICULUM, PASSED, Examination, Facts
 from edgewise.monitor.facts import audited
 from edgewise.monitor.hooks import (
@@ -52,7 +52,6 @@ from edgewise.monitor.instrument import (
     checked,
     joined,
 )
-from edgewise.monitor.loss_detectors import WAIT, Detection
 from edgewise.monitor.places import UNHEARD, Places, places_or_blind
 from edgewise.monitor.replay import Dossiers
 from edgewise.monitor.run_folder import HEADS, RunFolder, versions

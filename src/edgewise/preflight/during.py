@@ -11,10 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from edgewise.monitor import watch as monitor
-from edgewise.monitor.alarm import AlarmKind
+from edgewise.monitor.alarm import AlarmKind, Detection
 from edgewise.monitor.capture import Call
 from edgewise.monitor.cause_evidence import Evidence, StartFact, from_start, prediction_of
-from edgewise.monitor.loss_detectors import Detection
 from edgewise.preflight.catalog import CheckFinding
 from edgewise.preflight.entry import check
 

@@ -24,7 +24,7 @@ from edgewise.errors import BadInput
 from edgewise.files import Document
 from edgewise.monitor.columns import Statistic, statistics
 from edgewise.monitor.read_run import Run
-from edgewise.monitor.storage import RunRows
+from edgewise.monitor.run_folder import RunRows
 
 MOST_RUNS, DEEPEST_FOLDER, MOST_FOLDERS = 200, 4, 2000
 MOST_BLOCKS = 1000

@@ -14,7 +14,7 @@ import numpy as np
 from edgewise.files import Document
 from edgewise.monitor.alarm import MEANING, Alarm, folded
 from edgewise.monitor.read_run import Run, ended, unseen_of_events
-from edgewise.monitor.storage import RunRows
+from edgewise.monitor.run_folder import RunRows
 from edgewise.nouns.card import Card, CardTable, Curve, Panel
 from edgewise.nouns.verdict import Outcome, finite
 from edgewise.present import html, run_files
