@@ -496,3 +496,19 @@ def test_a_run_that_ends_at_the_entropy_of_the_labels_or_little_below_says_so(la
     }
     assert len(said) == len(handle.alarms) == (labels != "own")
     assert labels == "own" or words[labels] in said[0]
+
+
+def test_units_that_are_dead_from_the_start_are_not_called_unused() -> None:
+    """A bias of -10 before a relu: no gradient reaches the matrix before it, though the loss depends on the layer."""
+    model, criterion = encoder(), nn.CrossEntropyLoss()
+    for block in model[1].layers:  # type: ignore[index, union-attr]
+        nn.init.constant_(block.linear1.bias, -10.0)
+    optimizer = torch.optim.Adam(model.parameters(), 1e-3)
+    with edgewise.watch(model, criterion=criterion, quiet=True) as handle:
+        for _ in range(30):
+            x = torch.randint(0, 64, (4, 16))
+            optimizer.zero_grad()
+            criterion(model(x).flatten(0, 1), x.flatten()).backward()
+            optimizer.step()
+    (alarm,) = [a for a in handle.alarms if a.kind is AlarmKind.PARAMETERS_STILL]
+    assert "never get a gradient that is not zero" in alarm.cause and "linear1.weight" in alarm.what
