@@ -253,7 +253,7 @@ PLACES = [  # every way from a training step into the monitor, and what lies beh
     f"{M}.capture.Window.see",
     f"{M}.capture._tensor_of",
     f"{M}.capture.tensor_in",
-    f"{M}.masks.Masks.enter",
+    f"{M}.attention.Masks.enter",
     f"{M}.capture.BatchMemory.enter",
     f"{M}.budget.Clock.run",
     f"{M}.budget.Budget.stepped",
