@@ -92,10 +92,11 @@ def configured(module: nn.Module, **config: Any) -> nn.Module:
 @pytest.mark.parametrize(
     ("name", "model", "expected"),
     [
-        ("never written", holding(torch.tensor([0.0, 9.9e3])), None),
-        ("never written", holding(torch.tensor([0.0, -1.01e4])), "error"),
-        ("never written", holding(torch.tensor([0.0, 1.01e-30])), None),
-        ("never written", holding(torch.tensor([0.0, 0.99e-30])), "error"),
+        ("never written", holding(torch.tensor([0.0, 0.0, 0.0, 0.0, 9.9e3])), None),
+        ("never written", holding(torch.tensor([0.0, 0.0, 0.0, 0.0, -1.01e4])), "error"),
+        ("never written", holding(torch.tensor([0.0, 0.0, 0.0, 0.0, 1.01e-30])), None),
+        ("never written", holding(torch.tensor([0.0, 0.0, 0.0, 0.0, 0.99e-30])), "error"),
+        ("never written", holding(torch.tensor([0.0, 0.0, 0.0, 5e5])), None),  # a learned base of frequencies
         ("never written", holding(torch.zeros(5)), None),
         ("never written", holding(*[torch.zeros(4, 4)] * 2), None),
         ("never written", holding(*[torch.zeros(4, 4)] * 3), "error"),
@@ -103,9 +104,9 @@ def configured(module: nn.Module, **config: Any) -> nn.Module:
         ("not finite", holding(torch.tensor([1.0, math.nan]), buffer="mask"), "error"),
         ("not finite", holding(torch.tensor([1.0, math.inf])), "error"),
         ("outliers", with_entries(19.9 * SPIKE, 4), None),
-        ("outliers", with_entries(20.1 * SPIKE, 4), "error"),
+        ("outliers", with_entries(20.1 * SPIKE, 4), "warning"),
         ("outliers", with_entries(20.1 * SPIKE, 3), None),
-        ("outliers", with_entries(20.1 * SPIKE, 20), "error"),  # 2 % of 1,024 are 20.48
+        ("outliers", with_entries(20.1 * SPIKE, 20), "warning"),  # 2 % of 1,024 are 20.48
         ("outliers", with_entries(20.1 * SPIKE, 21), None),
         ("outliers", with_entries(20.1 * SPIKE, 4, (31, 33)), None),  # 1,023 entries are too few
         ("rows", table(torch.tensor([1.0] * 12 + [2.6] * 4)), "warning"),
@@ -599,12 +600,12 @@ SOME = drawn(16, 16)
     ("name", "model", "expected"),
     [
         ("weak mask", Attends(-0.45 * FUTURE), None),
-        ("weak mask", Attends(-0.55 * FUTURE), "error"),
-        ("weak mask", Attends(-49.5 * FUTURE), "error"),
+        ("weak mask", Attends(-0.55 * FUTURE), "warning"),
+        ("weak mask", Attends(-49.5 * FUTURE), "warning"),
         ("weak mask", Attends(-50.5 * FUTURE), None),
-        ("weak mask", Attends(0.55 * FUTURE), "error"),
+        ("weak mask", Attends(0.55 * FUTURE), "warning"),
         ("weak mask", Attends(-7.6 * FUTURE + SOME), None),  # the step is less than eight times the spread
-        ("weak mask", Attends(-9 * FUTURE + SOME), "error"),
+        ("weak mask", Attends(-9 * FUTURE + SOME), "warning"),
         # one key higher by h: spread h √15 / 16, and 1.2 √(2 ln 16) = 2.826 at h = 11.67
         ("sharp attention", Attends(11.5 * ONE_KEY), None),
         ("sharp attention", Attends(11.9 * ONE_KEY), "warning"),
@@ -678,7 +679,7 @@ def layer_norm(**changes: float) -> nn.Module:
     [
         ("norm eps", layer_norm(eps=0.9), None),
         ("norm eps", layer_norm(eps=1.1), "warning"),
-        ("silent norm", layer_norm(gain=0.0), "error"),
+        ("silent norm", layer_norm(gain=0.0), "warning"),
         ("silent norm", layer_norm(gain=0.1), None),
         ("norm size", layer_norm(factor=5.9), None),  # the gain may be 1 + w: three times two
         ("norm size", layer_norm(factor=6.1), "warning"),
@@ -726,10 +727,10 @@ def scored(name: str, model: nn.Module, labels: Tensor, loss: Any = F.cross_entr
 
 @pytest.mark.parametrize(
     ("high", "expected"),
-    [(2.6, None), (2.8, "note"), (4.9, "note"), (5.1, "warning"), (12.2, "warning"), (12.4, "error")],
+    [(2.6, None), (2.8, "note"), (4.9, "note"), (5.1, "warning"), (30.7, "warning"), (30.9, "error")],
 )
 def test_a_first_loss_above_guessing(high: float, expected: str | None) -> None:
-    """ln(7 + e^high) against ln 8: a note from ln 8 + 1, a warning from ln 8 + 3, an error from 4 ln 8 + 4 = 12.32."""
+    """ln(7 + e^high), ln 8: a note from ln 8 + 1, a warning from ln 8 + 3, an error from 10 ln 8 + 10: 30.79."""
     found = scored("first loss", Says(high), torch.zeros(16, dtype=torch.long))
     assert severity(found) == expected
     if found:
@@ -836,7 +837,7 @@ def test_regression_targets_beside_one(targets: Tensor, expected: str | None) ->
             "error",
         ),
         (torch.full((16, 8), 1 / 8), F.cross_entropy, None),
-        (torch.ones(16, 8), F.cross_entropy, "error"),
+        (torch.ones(16, 8), F.cross_entropy, "warning"),
         (torch.full((16, 8), 0.5), F.mse_loss, "warning"),
         (torch.randn(16, 1), F.mse_loss, "warning"),
     ],

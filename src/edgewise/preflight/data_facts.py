@@ -14,6 +14,7 @@ from edgewise.preflight.evidence import Alignment, TrainingEvidence, agreement, 
 from edgewise.preflight.fingerprint import tensors_in
 from edgewise.preflight.loss_facts import CLASSES, sums_to_one
 from edgewise.preflight.observer import LossCall
+from edgewise.preflight.relations import unlabeled
 
 
 def _batches(evidence: TrainingEvidence) -> list[Any]:
@@ -34,13 +35,12 @@ def data(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
     Cannot decide: batches that were not given.
     """
     sizes, missing, handled = [], False, evidence.first is not None and math.isfinite(evidence.first.number)
-    for k, batch in enumerate(_batches(evidence)):
+    for k, batch in enumerate(evidence.data.get("given") or _batches(evidence)):
         largest = 0.0
         for i, tensor in enumerate(t for t in _inputs(batch) if t.is_floating_point()):
             if not tensor.isfinite().all():
-                missing = missing or (
-                    k == 0 and handled
-                )  # values that are missing, or a mask: the loss is finite
+                # values that are missing, or a mask, if the loss is finite
+                missing = missing or (k == 0 and handled) or _handled(evidence, batch)
                 yield finding(
                     "note" if missing else "error",
                     ["data", f"batch {k}"],
@@ -60,7 +60,17 @@ def data(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
                     size=rms(tensor),
                 )
         sizes.append(largest)
-        yield from _ignored(k, batch)
+        if unlabeled(batch):
+            said = _handled(evidence, batch)
+            yield finding(
+                "note" if said else "warning",
+                ["labels", "data", f"batch {k}"],
+                "A batch has no label that is scored: its loss "
+                + ("says nothing." if said else "is NaN, or says nothing."),
+                f"batch {k}: all labels are -100, the ignore index",
+                "are the answers truncated away? leave such batches out",
+                batch=k,
+            )
     middle = median(sizes)
     for k, size in enumerate(sizes):
         if len(sizes) >= 3 and middle > 0 and size > 50 * middle:
@@ -73,17 +83,8 @@ def data(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
             )
 
 
-def _ignored(k: int, batch: Any) -> Iterator[CheckFinding]:
-    """A batch without any label that is scored."""
-    for labels in _inputs(batch):
-        if not labels.is_floating_point() and labels.dim() >= 2 and bool((labels == -100).all()):
-            yield warning(
-                ["labels", "data", f"batch {k}"],
-                "A batch has no label that is scored: its loss is NaN, or says nothing.",
-                f"batch {k}: all {labels.numel()} labels are -100, the ignore index",
-                "are the answers truncated away? leave such batches out",
-                batch=k,
-            )
+def _handled(evidence: TrainingEvidence, batch: Any) -> bool:
+    return math.isfinite(evidence.data.get("odd", {}).get(id(batch), math.nan))
 
 
 @fact("batch written", needs="pass", cost="(+1)")
@@ -140,7 +141,7 @@ def labels(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
     Cannot decide: labels that are shuffled or wrong in meaning.
     """
     for shapes in evidence.seen().broadcasts[:1]:
-        yield error(
+        yield warning(
             ["labels", "loss"],
             "Outputs and labels have different shapes, and are broadcast against each other.",
             f"shapes {shapes[0]} and {shapes[1]} are subtracted: every output meets every label",
@@ -264,6 +265,9 @@ def _probabilities(call: LossCall) -> Iterator[CheckFinding]:
     """Targets that a loss takes for probabilities and that are none."""
     targets = call.labels.detach().float()
     low, high = float(targets.min()), float(targets.max())
+    if call.name.startswith("binary_cross_entropy") and call.scored is not None:
+        scored = targets[call.scored] if call.scored.shape == targets.shape else targets
+        low, high = (float(scored.min()), float(scored.max())) if scored.numel() else (0.0, 1.0)
     if call.name.startswith("binary_cross_entropy") and (low < 0 or high > 1):
         yield error(
             ["labels", "loss"],
@@ -279,7 +283,7 @@ def _probabilities(call: LossCall) -> Iterator[CheckFinding]:
             counts or not soft
         ):  # else weighted by an advantage
             yield finding(
-                "error" if counts else "warning",
+                "warning",
                 ["labels", "loss"],
                 f"The targets of {call.name} are not a distribution over the classes: they do not sum to one.",
                 f"rows sum to {float(sums.min()):.3g} to {float(sums.max()):.3g}, entries from {low:.3g}",
@@ -304,7 +308,7 @@ def class_axis(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
     side_by_side = call.outputs.stride(-1) == 1 and call.outputs.stride(1) != 1  # as Linear puts the classes
     pointing = call.labels.dim() >= 2 and int(call.labels.max()) >= call.outputs.shape[-1]  # to a token
     if not pointing and (call.outputs.shape[1] != call.outputs.shape[-1] or side_by_side):
-        yield error(
+        yield warning(
             ["loss", last.name],
             "The cross-entropy takes another axis for the classes than the readout's outputs.",
             f"outputs of shape {tuple(call.outputs.shape)}: axis 1 (time) is taken for the classes, the readout "

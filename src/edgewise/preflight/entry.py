@@ -36,6 +36,7 @@ from edgewise.preflight.catalog import FACTS, CheckFinding, Fact, NotAsked, Unde
 from edgewise.preflight.check_report import CheckReport
 from edgewise.preflight.evidence import TrainingEvidence
 from edgewise.preflight.passes import Passes
+from edgewise.preflight.relations import unlabeled
 
 SCAN_SECONDS = 0.5  # for looking at batches beyond the first three
 
@@ -87,7 +88,8 @@ def check(
     evidence.data["held elsewhere"] = _held(also)
     with nullcontext() if only == "tensors" else undone(model, optimizer, also, batches):
         if batches is not None and only != "tensors":
-            evidence.batches = _take(batches, scan)
+            given = evidence.data["given"] = _take(batches, scan)
+            evidence.batches = sorted(given, key=unlabeled) if unlabeled(given[0]) else given
         if optimizer is not None:
             evidence.data["groups"] = [dict(g) for g in optimizer.param_groups]
         early = ("tensors",) if _runs(evidence) else ("tensors", "optimizer", "data")

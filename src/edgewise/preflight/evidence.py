@@ -28,7 +28,8 @@ class Sample:
     """At most 65,536 entries of a tensor, evenly spaced, and whether any entry of the whole is not zero."""
 
     def __init__(self, tensor: Tensor) -> None:
-        flat = local(tensor.detach()).reshape(-1)
+        flat = local(tensor.detach())
+        flat = (flat.to_dense() if flat.is_sparse else flat).reshape(-1)
         self.entries = flat[:: flat.numel() // SAMPLE + 1].clone()
         self.alive = bool(self.entries.any()) or bool(flat.any())
         self.finite = bool(self.entries.isfinite().all())

@@ -100,7 +100,10 @@ def constant_output(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
     """
     found = _reached(evidence)
     seen = influence(evidence)
+    reached = any(bool((reach > 0).any()) for _, reach in evidence.reaches)
     if not seen.moved[0].any() and found is None:
+        if reached:
+            raise Undecided("the token that was changed reaches no output, and others do")
         if (reason := _reaches_otherwise(evidence)) is not None:
             raise Undecided(reason)
         pairs = zip(*(p.calls for p in evidence.after_steps()), strict=False)
@@ -126,7 +129,7 @@ def constant_output(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
             else f"tokens {few[0]} to {few[-1]}"
         )
         yield finding(
-            "error" if single else "note" if _all_attended(evidence, tokens) else "warning",
+            "warning" if single else "note" if _all_attended(evidence, tokens) else "warning",
             ["model", "data", first_mixer(evidence)],
             f"The outputs depend on {word} only: the other positions do not reach them.",
             f"of {tokens} tokens, {tokens - len(few)} have no influence on any output, and no gradient: their input is "
@@ -388,7 +391,7 @@ def own_token_not_seen(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
         and (shift := late.pop()) >= 2
         and len(blind) == sum(row >= 2 for row in rows)
     ):
-        yield error(
+        yield warning(
             ["model", "labels", first_mixer(evidence)],
             "The outputs are shifted against the inputs: an output does not see the last tokens before its label.",
             f"output {rows[blind[0]]} sees tokens up to {rows[blind[0]] - shift} only: it is {shift} places too late "

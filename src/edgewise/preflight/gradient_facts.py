@@ -27,12 +27,14 @@ def _gradients(evidence: TrainingEvidence) -> None:
 def no_gradient(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
     """Compare `.grad` of every trainable parameter after backward.
 
-    Threshold: None in a layer that ran: an error; layers that did not run, and experts: a note.
+    Threshold: None in a layer that ran and that the loss depends on: an error; if it does not, and for layers that did
+    not run and experts: a note.
     Cannot decide: parts that are meant to be trained later.
     """
     seen = evidence.seen()
     if seen.value is not None and seen.error is None and not seen.value.requires_grad:
-        yield error(
+        yield finding(
+            "error" if evidence.step is None else "warning",  # a step may need none
             "loss" if evidence.trainable else "model",
             "The loss has no gradient: it is detached, or nothing is trainable.",
             f"{len(evidence.trainable)} parameters require a gradient",
@@ -74,12 +76,17 @@ def no_gradient(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
         lost = [n for n in lost if n not in chosen]
     if lost:
         share = sum(trainable[n].numel() for n in lost) / sum(p.numel() for p in trainable.values())
-        yield error(
+        many = f"{len(lost)} parameters ({share:.0%} of the trainable ones), from {lost[0]} to {lost[-1]}"
+        used = evidence.data.get("loss depends", True)
+        yield finding(  # of what is computed a small part may be only watched, or wait for its batch
+            "error" if used else "warning" if share > 0.2 else "note",
             [*_cut(evidence, lost), *lost],
-            "Trainable layers that run get no gradient: the graph is cut.",
-            f"{len(lost)} parameters ({share:.0%} of the trainable ones), from {lost[0]} to {lost[-1]}",
-            "detach(), .data, no_grad or re-entrant checkpointing (use_reentrant=False) cuts the graph "
-            "after them; or their output is not used",
+            "Trainable layers that run get no gradient: "
+            + ("the graph is cut." if used else "their output is not used, the loss does not depend on it."),
+            many + (", and the loss depends on them" if "loss depends" in evidence.data and used else ""),
+            "detach(), .data, no_grad or re-entrant checkpointing (use_reentrant=False) cuts the graph after them"
+            if used
+            else "use what they give, or leave them out",
             share=share,
         )
     passed = [n for n in idle if _passed_by(evidence, n, called)]
@@ -241,12 +248,12 @@ def not_in_the_model(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
     loose = evidence.seen().loose
     if loose:
         places = sorted({place or "model" for place, _ in loose.values()})
+        shapes = sorted({str(tuple(p.shape)) for _, p in loose.values()})
         yield finding(
             "error" if any(place for place, _ in loose.values()) else "warning",
             places,
             "Parameters are used that model.parameters() does not list: they are not registered.",
-            f"{len(loose)} parameters, of shapes {', '.join(sorted({str(s) for _, s in loose.values()})[:3])}: no "
-            "optimizer moves them, no checkpoint keeps them",
+            f"{len(loose)} parameters, of shapes {', '.join(shapes[:3])}: not moved, not kept in checkpoints",
             "put layers in nn.ModuleList and not in a Python list; give a second network of the loss in also=[...]",
             count=len(loose),
         )

@@ -47,7 +47,7 @@ def order_of_the_step(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
         )
         return
     if "wiped" in joined:
-        yield error(
+        yield warning(
             "step",
             "Gradients are thrown away: zero_grad wipes what was accumulated before any step uses it.",
             " | ".join(" → ".join(e for e in events if e != "wiped") for events in every),
@@ -164,7 +164,7 @@ def _compare(record: StepRecord, at: Tensor, fresh: Tensor, adam: bool, clipped:
                     "call optimizer.zero_grad() in every step",
                 )
             if float((at - scale * left).norm()) < 0.03 * size and float(at @ fresh) / size / own < 0.98:
-                return error(
+                return warning(
                     "step",
                     "The step uses the gradient of the batch before.",
                     "the gradient at step 2 is that of step 1",
@@ -189,7 +189,7 @@ def _compare(record: StepRecord, at: Tensor, fresh: Tensor, adam: bool, clipped:
             factor=factor,
         )
     if off < 0.15 and factor < -0.01:
-        return error(
+        return warning(
             "step", "The gradient has the wrong sign at the step.", f"{factor:.3g} times that of the loss"
         )
     if off < 0.15 and factor < 0.02 and not clipped:
@@ -341,7 +341,7 @@ def update_undone(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
         update.norm() * ends.norm()
     )  # not a constraint on the weights
     if back < -0.55 and straight:
-        yield error(
+        yield warning(
             ["step", "model", "optimizer"],
             "The update is undone after the optimizer's step: other weights are copied over the new ones.",
             f"{-back:.0%} of what the optimizer changed is taken back before the step ends",

@@ -66,7 +66,7 @@ def loss_not_finite(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
 def first_loss(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
     """Compare the cross-entropy with ln V, V classes as the call has them.
 
-    Threshold: warning above ln V + 3, error above 4 ln V + 4, for fresh weights that are all trained: logits of
+    Threshold: warning above ln V + 3, error above 10 ln V + 10, for fresh weights that are all trained: logits of
     variance s² cost s²/2.
     Cannot decide: trained, adapted or half-frozen weights: a note; below ln V: trained, prior bias, or a leak.
     """
@@ -76,7 +76,7 @@ def first_loss(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
     entropy, chance = evidence.facts["cross-entropy"], evidence.facts["chance"]
     if not math.isfinite(entropy) or entropy <= chance + 1:
         return
-    severity = "error" if entropy > 4 * chance + 4 else "warning" if entropy > chance + 3 else "note"
+    severity = "error" if entropy > 10 * chance + 10 else "warning" if entropy > chance + 3 else "note"
     cosines = evidence.base is not None and evidence.base.main_loss is not None
     if cosines and _bound_of_cosines(evidence.base, evidence.base.main_loss.outputs.float()) is not None:  # type: ignore[arg-type,union-attr]
         severity = "note"  # their scale is chosen

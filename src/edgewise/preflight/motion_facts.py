@@ -74,6 +74,11 @@ def _cosine(group: dict[str, Any], before: Tensor, difference: Tensor, slope: Te
     return min(float((d * s).sum()) / max(float(d.norm() * s.norm()), 1e-30) for d, s in pairs)
 
 
+def _torchs_own(evidence: TrainingEvidence) -> bool:
+    """Return whether a step is what torch documents; others may gather gradients or what was rounded away."""
+    return type(evidence.optimizer).__module__.startswith("torch.optim")
+
+
 def motion(evidence: TrainingEvidence) -> Motion:
     """The motion of this evidence, computed once."""
     if "motion" not in evidence.data:
@@ -92,7 +97,8 @@ def nothing_moves(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
     if not seen.total:
         raise Undecided("no parameter of the optimizer has a gradient")
     if seen.lost == seen.total:
-        yield error(
+        yield finding(
+            "error" if _torchs_own(evidence) else "warning",
             ["step", "optimizer"],
             "A step changes no parameter.",
             f"{seen.total} sampled entries have a gradient",
@@ -122,7 +128,7 @@ def rounded_away(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
     low = {str(p.dtype) for p in evidence.trainable.values() if p.dtype in (torch.bfloat16, torch.float16)}
     if 0.3 < share < 1:
         yield finding(
-            "error" if share > 0.6 and low else "warning",
+            ("error" if share > 0.6 and low else "warning") if not low or _torchs_own(evidence) else "note",
             [*(seen.still[:50] or ["model"]), *([] if low else ["optimizer"])],
             "Updates are rounded away: they are smaller than the precision of the weights.",
             f"a step leaves {share:.0%} of the entries that have a gradient exactly where they were "
@@ -147,7 +153,11 @@ def uphill(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
         groups = evidence.optimizer.param_groups
         pushed = evidence.data.get("rows pushed away", 0.0) > 0.95 or evidence.seen().number < 0
         yield finding(
-            "note" if pushed and any(g.get("maximize") for g in groups) else "error",
+            "note"
+            if pushed and any(g.get("maximize") for g in groups)
+            else "error"
+            if _torchs_own(evidence)
+            else "warning",
             ["optimizer", "step"],
             "The step goes along the gradient, not against it: the loss is maximized.",
             "update times gradient is positive",

@@ -24,16 +24,21 @@ def _norm_calls(evidence: TrainingEvidence) -> list[ModuleCall]:
 def silent_norm(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
     """Compare norms by what they do: their output if the input is not zero.
 
-    Threshold: zero, for a part of a kind of norm or for all norms; a whole kind at zero while others live is
-    a known design: a note.
+    Threshold: zero, for a part of a kind of norm or for all norms; a warning if their gains have a gradient. A whole
+    kind at zero while others live, or all of them past which the gradient flows, are known designs: a note.
     """
     calls = _norm_calls(evidence)
     silent = sorted({c.name for c in calls if c.kept["silent"]})
     living = {role(c.name) for c in calls if not c.kept["silent"]}
     if silent:
+        alive = {n for g in evidence.gradients for n, slope in g.items() if slope is not None and slope.alive}
+        order = [c.name for c in evidence.seen().calls]
+        before = tuple(f"{name}." for name in order[: order.index(silent[0])])
+        flows = any(n.startswith(before) for n in alive)  # past them, to what comes before
         partly = any(role(n) in living for n in silent) or not living
+        wakes = all(f"{n}.weight" in alive for n in silent)  # gains of zero that have a gradient learn
         yield finding(
-            "error" if partly else "note",
+            "note" if not partly or (wakes and flows and not living) else "warning" if wakes else "error",
             silent,
             "Norm layers output zero whatever comes in: their gains are zero.",
             f"{len(silent)} of {len({c.name for c in calls})} norms",
@@ -135,7 +140,7 @@ def _units(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
 
 
 def _widths(evidence: TrainingEvidence) -> set[int]:
-    return {m.weight.shape[1] for m in evidence.model.modules() if isinstance(m, nn.Embedding)}
+    return {m.weight.shape[1] for m in evidence.model.modules() if isinstance(m, (nn.Embedding, nn.Linear))}
 
 
 @fact("single sample norm", needs="pass")

@@ -131,7 +131,7 @@ class Observation:
     softmaxes: list[Softmax] = field(default_factory=list)
     dropouts: list[tuple[str, float, bool]] = field(default_factory=list)
     losses: list[LossCall] = field(default_factory=list)
-    loose: dict[int, tuple[str, tuple[int, ...]]] = field(default_factory=dict)
+    loose: dict[int, tuple[str, nn.Parameter]] = field(default_factory=dict)
     pairs: list[tuple[str, str]] = field(default_factory=list)  # Linear straight into Linear
     product_rows: list[tuple[str, float]] = field(default_factory=list)
     norms_over: list[tuple[str, tuple[int, ...], tuple[int, ...]]] = field(default_factory=list)
@@ -278,7 +278,7 @@ class Observer(TorchFunctionMode):
         ):
             for value in args:
                 if isinstance(value, nn.Parameter) and value.requires_grad and id(value) not in self._known:
-                    self.seen.loose.setdefault(id(value), (self.seen.place, tuple(value.shape)))
+                    self.seen.loose.setdefault(id(value), (self.seen.place, value))
         if name == "embedding" and torch.is_tensor(args[0]):
             return self._lookup(func, args, kwargs)
         out = func(*args, **kwargs)

@@ -10,7 +10,8 @@ import torch
 from torch import nn
 
 from edgewise.preflight.catalog import CheckFinding, NotAsked, error, fact, finding, warning
-from edgewise.preflight.evidence import TrainingEvidence, is_readable, median, role
+from edgewise.preflight.evidence import TrainingEvidence, is_readable, median, parent, role
+from edgewise.preflight.motion_facts import motion
 from edgewise.preflight.tensor_facts import is_default_draw
 
 
@@ -29,9 +30,12 @@ def _kind(evidence: TrainingEvidence) -> str:
 def not_in_the_optimizer(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
     """Compare trainable parameters with those of the optimizer, by identity.
 
-    Threshold: any that the optimizer does not hold, and that no step moves; a warning for weights that are trained.
+    Threshold: any that the optimizer does not hold, and that no step moves; an error if it holds other
+    tensors in their place, a note if they are the trained body under another head.
     """
-    held = {id(p) for g in _groups(evidence) for p in g["params"]} | evidence.data["held elsewhere"]
+    held = {id(p) for g in _groups(evidence) for p in g["params"]} | evidence.data.get(
+        "held elsewhere", set()
+    )
     moved = {
         n
         for r in evidence.steps
@@ -54,8 +58,12 @@ def not_in_the_optimizer(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
             "make it of this model's parameters, after the last change (moving, wrapping, loading, replacing layers)",
         )
         return
-    yield finding(  # of trained weights a part may be left out on purpose, as a body under a new head
-        "error" if strangers or evidence.fresh else "warning",
+    yield finding(
+        "error"
+        if strangers
+        else "note"
+        if evidence.state == "trained" and _under(evidence, missing) and share > 0.5
+        else "warning",
         [*missing, "optimizer"],
         "Trainable parameters will never be updated: they are not in the optimizer.",
         f"{len(missing)} parameters, {share:.0%} of the trainable ones"
@@ -63,6 +71,14 @@ def not_in_the_optimizer(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
         "pass them to the optimizer, or make it after the last change of the model; freeze what should stay",
         share=share,
     )
+
+
+def _under(evidence: TrainingEvidence, missing: list[str]) -> bool:
+    """Return whether all of them run before all others: a body that stays as it is under a new head."""
+    calls = [] if evidence.first is None else evidence.first.calls
+    order = {c.name: i for i, c in enumerate(calls) if c.name}
+    others = [order.get(parent(n), -1) for n in evidence.trainable if n not in missing]
+    return max(order.get(parent(n), -1) for n in missing) < min(others, default=-1)
 
 
 @fact("optimizer elsewhere", needs="optimizer")
@@ -263,6 +279,8 @@ def rate_scale(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
         raise NotAsked("rates of this optimizer have no natural scale")
     for i, g in enumerate(_groups(evidence)):
         rate = max(float(g.get("lr", 0)), float(g.get("initial_lr", 0) or 0))
+        if evidence.steps and max(motion(evidence).updates.values(), default=rate) < 0.1 * rate:
+            continue  # it has a scale of its own
         if rate >= 0.3 and any(p.dim() >= 2 for p in g["params"]):
             yield error(
                 ["optimizer", f"optimizer, group {i}"],

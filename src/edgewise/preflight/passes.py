@@ -38,7 +38,7 @@ from edgewise.preflight.evidence import (
 from edgewise.preflight.fingerprint import tensors_in
 from edgewise.preflight.observer import Edit, Look, Observation, Observer
 from edgewise.preflight.real_steps import RealSteps, clear_gradients, gradients
-from edgewise.preflight.relations import LossReplay, Relations, fields, name_of
+from edgewise.preflight.relations import LossReplay, Relations, fields, name_of, unlabeled
 
 
 class Passes:
@@ -49,6 +49,9 @@ class Passes:
         self._start: RandomStreams | None = None
         self._used: Any = None  # the batch that the loss was given last
         self.step_seconds = 0.0
+        self._foreign: list[
+            tuple[nn.Parameter, Tensor | None]
+        ] = []  # of other networks, with their gradients
 
     def run(self, steps: int) -> None:
         """Run every pass; a pass that fails leaves its place in the evidence empty."""
@@ -58,15 +61,21 @@ class Passes:
             bool(state) for state in evidence.optimizer.state.values()
         )
         began = time.perf_counter()
-        if not self._observe():
-            return
-        self.step_seconds = time.perf_counter() - began
-        interrupts.check()
-        if evidence.optimizer is not None:
-            RealSteps(evidence, self.model, self.schedulers, self.loss, self._start).run(steps)
+        try:
+            if not self._observe():
+                return
+            self.step_seconds = time.perf_counter() - began
             interrupts.check()
-        if all(bool(local(p.detach()).flatten()[:64].isfinite().all()) for p in evidence.readable.values()):
-            self._changed_passes()
+            if evidence.optimizer is not None:
+                RealSteps(evidence, self.model, self.schedulers, self.loss, self._start).run(steps)
+                interrupts.check()
+            if all(
+                bool(local(p.detach()).flatten()[:64].isfinite().all()) for p in evidence.readable.values()
+            ):
+                self._changed_passes()
+        finally:
+            for parameter, gradient in self._foreign:
+                parameter.grad = gradient
 
     # --- the observed pass -------------------------------------------------------------------------------------------
     def _observe(self) -> bool:
@@ -92,6 +101,9 @@ class Passes:
         evidence.facts["first loss"] = seen.number
         if seen.value.numel() != 1 or not seen.value.requires_grad or not math.isfinite(seen.number):
             return False
+        self._foreign = [(p, p.grad) for _, p in seen.loose.values()]
+        for p, _ in self._foreign:
+            p.grad = None
         try:
             seen.value.backward()
         except Exception as error:  # noqa: BLE001  the user's model: reported as a finding
@@ -106,18 +118,17 @@ class Passes:
             if x.output is not None and (x.output.grad is None or not x.output.grad.any())
         ]
         evidence.data["opposed"] = list(_opposed(seen))
+        seen.loose = {
+            i: (at, p) for i, (at, p) in seen.loose.items() if p.grad is not None
+        }  # the others are asked only
         evidence.gradients = [gradients(evidence)]
         return all(g is None or g.finite for g in evidence.gradients[0].values())
 
     def _scored(self, seen: Observation) -> None:
         """Find the rows of the cross-entropy that count: those whose logits get a gradient from the loss."""
         call = seen.main_loss
-        if (
-            call is None
-            or call.name not in ("cross_entropy", "nll_loss")
-            or call.live is None
-            or seen.value is None
-        ):
+        names = ("cross_entropy", "nll_loss", "binary_cross_entropy", "binary_cross_entropy_with_logits")
+        if call is None or call.name not in names or call.live is None or seen.value is None:
             return
         if seen.value.numel() != 1 or not seen.value.requires_grad:
             return
@@ -127,6 +138,9 @@ class Passes:
             return
         if slope is not None:
             slope = slope.reshape(call.outputs.shape)
+            if call.name not in names[:2]:
+                call.scored = slope.ne(0)
+                return
             slope = slope.movedim(1, -1).flatten(0, -2) if slope.dim() > 2 else slope
             scored = slope.ne(0).any(-1)
             call.scored = scored if slope.dim() == 2 and bool(scored.any()) else None
@@ -240,12 +254,12 @@ class Passes:
                     evidence.problems.append(
                         "no tokens and no floating inputs were seen that could be changed"
                     )
-            interrupts.check()
-            self._evaluated(replay)
-            interrupts.check()
-            self._loud()
-            interrupts.check()
-            self._replays(replay)
+            for ask in (self._evaluated, self._loud, self._replays, self._unmoved, self._empty):
+                interrupts.check()
+                try:
+                    ask(replay)
+                except Exception as error:  # noqa: BLE001  the user's loss with other numbers: the rest still counts
+                    evidence.facts["replay"] = f"{type(error).__name__}: {str(error)[:200]}"
 
     def _replays(self, replay: LossReplay) -> None:
         """Ask what must matter to the loss, and what must not; leave out what a training does not allow."""
@@ -253,15 +267,37 @@ class Passes:
         if base is None or base.error is not None or evidence.again is not None:
             return
         found = evidence.replays = evidence.replays or Relations()
-        try:
-            if evidence.own_loss and evidence.loss is not None and replay.possible:
-                replay.fields(found)
-                replay.whose(found)
-                replay.unseen(found, self._plainly)
-                replay.own_labels(found, self._plainly, base)
-                replay.downhill(found)
-        except Exception as error:  # noqa: BLE001  the user's loss with other numbers: what was found so far counts
-            evidence.facts["replay"] = f"{type(error).__name__}: {str(error)[:200]}"
+        if evidence.own_loss and evidence.loss is not None and replay.possible:
+            replay.fields(found)
+            replay.whose(found)
+            replay.unseen(found, self._plainly)
+            replay.own_labels(found, self._plainly, base)
+            replay.downhill(found)
+
+    def _unmoved(self, _: LossReplay) -> None:
+        """Change every parameter that never had a gradient: does the loss depend on it?"""
+        evidence = self.evidence
+        trained = {n for g in evidence.gradients for n, slope in g.items() if slope is not None}
+        none = [p for n, p in evidence.readable.items() if p.requires_grad and n not in trained]
+        if not none or evidence.again is not None or evidence.base is None:
+            return
+        kept = [p.detach().clone() for p in none]
+        draw = torch.Generator().manual_seed(4)
+        for p in none:
+            p.add_((rms(p) + 0.01) * torch.randn(p.shape, generator=draw).to(p))
+        found = self._plainly(evidence.batches[0]).number
+        for p, old in zip(none, kept, strict=True):
+            p.copy_(old)
+        evidence.data["loss depends"] = found != evidence.facts["loss after"]
+
+    def _empty(self, _: LossReplay) -> None:
+        """The loss of batches in which no label is scored, or values are missing."""
+        odd = [
+            b
+            for b in self.evidence.batches
+            if unlabeled(b) or not all(t.isfinite().all() for t in tensors_in(b))
+        ]
+        self.evidence.data["odd"] = {id(batch): float(self.loss(batch)) for batch in odd[:3]}
 
     def _plainly(self, batch: Any) -> Observation:
         return self._pass(self._observer(prints=False), batch)
@@ -451,7 +487,7 @@ class Passes:
                 self.evidence.replays = Relations()
                 replay.half(self.evidence.replays, self._plainly, seen)
 
-    def _loud(self) -> None:
+    def _loud(self, _: LossReplay) -> None:
         """Scale what goes into the readout by ten thousand times its outputs' size."""
         evidence = self.evidence
         head = readout(evidence)
@@ -503,7 +539,9 @@ def readout(evidence: TrainingEvidence) -> tuple[str, nn.Linear] | None:
         return None
     rows = None if contrastive(evidence) else evidence.class_rows
     for made in reversed(evidence.first.calls):
-        fits = rows is None or made.shape[-1:] == (rows[3],)
+        size = math.prod(made.shape)
+        whole = rows is not None and size == rows[0].numel()  # several readouts side by side
+        fits = rows is None or whole or (made.shape[-1:] == (rows[3],) and size >= rows[0].numel())
         if fits and isinstance(made.module, nn.Linear) and is_readable(made.module.weight):
             return made.name, made.module
     return None

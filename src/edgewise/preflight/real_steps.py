@@ -18,6 +18,7 @@ from torch.overrides import TorchFunctionMode
 from edgewise import interrupts
 from edgewise.models.state import RandomStreams
 from edgewise.preflight.evidence import Sample, StepRecord, TrainingEvidence, copied, flat, is_readable
+from edgewise.preflight.fingerprint import tensors_in
 
 AHEAD = 400  # steps for which a scheduler is asked
 CLIPS = ("clip_grad_norm_", "clip_grad_value_")
@@ -168,7 +169,7 @@ class RealSteps:
         optimizer, events = self.evidence.optimizer, self._events
         events.begin()
         patched: list[tuple[Any, str, Any]] = []
-        handles = [self.model.register_forward_pre_hook(lambda *_: events.forward(self.model.training))]
+        handles = [self.model.register_forward_pre_hook(events.forward)]
 
         def wrap(
             owner: Any,
@@ -258,7 +259,7 @@ class RealSteps:
     def _discarded(self, record: StepRecord) -> bool:
         """Whether gradients wiped inside the step are in no update: of the same weights, and not in what is used."""
         events = self._events
-        if not events.lost or not events.at_step or not events.last:
+        if events.probed or not events.lost or not events.at_step or not events.last:
             return False
         if any(not torch.equal(w[n].entries, record.before[n].entries) for w in events.lost for n in w):
             return False  # gradients at other weights were a means to move there and back (SAM)
@@ -293,6 +294,7 @@ class _Events(TorchFunctionMode):
 
     def begin(self) -> None:
         self.names: list[str] = []
+        self.probed = False
         self.modes: list[bool] = []  # of the model in passes with gradients
         self.at_step: list[dict[str, Sample | None]] = []
         self.stepped: dict[str, Sample] = {}
@@ -303,9 +305,10 @@ class _Events(TorchFunctionMode):
         self.lost: list[dict[str, Sample]] = []  # weights when zero_grad wiped a gradient inside the step
         self.last: dict[str, Sample | None] = {}  # gradients after the last backward pass, if any was wiped
 
-    def forward(self, training: bool) -> None:
+    def forward(self, model: nn.Module, given: tuple[Any, ...]) -> None:
         if torch.is_grad_enabled():
-            self.modes.append(training)
+            self.modes.append(model.training)
+        self.probed |= any(t.requires_grad for t in tensors_in(given))  # the gradient at an input is asked
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -325,6 +328,8 @@ def _told(original: Callable[..., None], made: list[str], name: str, own: set[in
     @wraps(original)
     def init(self: Any, *args: Any, **kwargs: Any) -> None:
         original(self, *args, **kwargs)
+        if getattr(self, "defaults", {}).get("momentum", 1) == 0:
+            return  # it has no state
         groups = getattr(getattr(self, "optimizer", self), "param_groups", None)
         if groups is None or any(id(p) in own for g in groups for p in g["params"]):
             made.append(name)

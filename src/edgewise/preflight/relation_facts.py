@@ -240,7 +240,7 @@ def made_in_the_step(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
         raise NotAsked("no step was given")
     every = [set(names) for names in evidence.data.get("made", [])]
     for name in sorted(set.intersection(*every[1:]) if len(every) > 1 else set()):
-        yield error(
+        yield warning(
             ["step", "optimizer"],
             f"The step makes a new {name} every time: its state never builds up.",
             f"{name} is made inside the step: "
@@ -273,7 +273,7 @@ def weights_between_steps(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
         if not moved.any():
             continue
         if record.index and torch.equal(now, _joined(records[0].before, names)):
-            yield error(
+            yield warning(
                 ["step", "model", "optimizer"],
                 "Every step begins with the same weights: what the last one changed is put back (a checkpoint is "
                 "loaded in the loop).",
@@ -335,7 +335,7 @@ def own_backward(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
                 share=share,
             )
         else:
-            yield error(
+            yield warning(
                 places,
                 "The backward pass that was written by hand is wrong: its gradient differs from the finite difference.",
                 f"{name}, gives {share:.3g} times the finite difference along a random direction: autograd is "

@@ -65,6 +65,12 @@ def named(batch: Batch) -> list[tuple[str, Tensor]]:
     return [(name_of(path), tensor) for path, tensor in fields(batch)]
 
 
+def unlabeled(batch: Batch) -> bool:
+    """Return whether all labels of a batch are the ignore index."""
+    whole = [t for t in tensors_in(batch) if not t.is_floating_point() and t.dim() >= 2 and t.numel()]
+    return any(bool((t == -100).all()) for t in whole)
+
+
 def replaced(batch: Batch, path: tuple[Any, ...], tensor: Tensor) -> Batch:
     """Return the batch with another tensor at this place."""
     if not path:
@@ -489,16 +495,17 @@ def _within(part: Tensor, whole: Tensor, chosen: Tensor, samples: int, exact: bo
     if part.shape == whole.shape or part.dim() != whole.dim() or not part.numel():
         return None
     axes = [i for i in range(part.dim()) if part.shape[i] != whole.shape[i]]
-    if len(axes) != 1 or part.shape[axes[0]] * samples != whole.shape[axes[0]] * keep:
+    rows = whole.shape[axes[0]] if len(axes) == 1 else 0
+    if not rows or rows % samples or part.shape[axes[0]] * samples != rows * keep:
         return None
     a, b = part.float().movedim(axes[0], 0), whole.float().movedim(axes[0], 0)
     if not bool(a.isfinite().all()) or not bool(b.isfinite().all()):
         return None
     each, limit = b.shape[0] // samples, 0.0 if exact else 10 * tolerance(whole)
-    rows, chosen = b.shape[1:], chosen.to(b.device)
+    rest, chosen = b.shape[1:], chosen.to(b.device)
     orders = (  # samples first, or tokens first
-        b.reshape(samples, each, *rows)[chosen].reshape(a.shape),
-        b.reshape(each, samples, *rows)[:, chosen].reshape(a.shape),
+        b.reshape(samples, each, *rest)[chosen].reshape(a.shape),
+        b.reshape(each, samples, *rest)[:, chosen].reshape(a.shape),
     )
     return any(bool(((a - one).abs() <= limit).all()) for one in orders)
 

@@ -9,8 +9,9 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from edgewise.preflight.catalog import CheckFinding, NotAsked, error, fact, finding, warning
+from edgewise.preflight.catalog import CheckFinding, NotAsked, fact, finding, warning
 from edgewise.preflight.evidence import TrainingEvidence
+from edgewise.preflight.flow_facts import influence
 from edgewise.preflight.observer import MASKED, Softmax
 
 
@@ -159,7 +160,7 @@ def weak_mask(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
             places.append(s.place or "model")
             sizes.append(jump)
     if places:
-        yield error(
+        yield warning(
             places,
             "The causal mask only dampens future keys: it adds a small constant, not minus infinity.",
             f"scores after the diagonal are {abs(sizes[0]):.2g} {'lower' if sizes[0] > 0 else 'higher'} "
@@ -305,7 +306,7 @@ def scores_of_tokens(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
     calls = _softmaxes(evidence)
     wrong = [s.place or "model" for s in calls if s.scores.shape[-1] == samples == s.scores.shape[-2]]
     right = [s for s in calls if s.scores.shape[-1] >= tokens - 2]
-    if wrong and not right:
+    if wrong and not right and influence(evidence).moved[2:].any():
         yield warning(
             wrong,
             "Attention runs over the samples of the batch, not over the tokens.",

@@ -51,7 +51,8 @@ def not_finite(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
 def never_written(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
     """Compare the largest entry of every parameter.
 
-    Threshold: above 1e4 or below 1e-30: numbers that memory holds and no recipe draws; all matrices exactly zero.
+    Threshold: above 1e4 or below 1e-30: numbers that memory holds and no recipe draws, in more than 4 entries; all
+    matrices exactly zero.
     Cannot decide: single tensors of zeros: see *dead*.
     """
     matrices = [n for n, p in evidence.readable.items() if p.dim() >= 2]
@@ -63,7 +64,7 @@ def never_written(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
             "initialize the model (after to_empty, every parameter must be written)",
         )
     for name, top in evidence.largest.items():
-        if math.isfinite(top) and (top > 1e4 or 0 < top < 1e-30):
+        if math.isfinite(top) and (top > 1e4 or 0 < top < 1e-30) and evidence.readable[name].numel() > 4:
             yield error(
                 name,
                 "A parameter holds memory that was never initialized.",
@@ -111,7 +112,7 @@ def outliers(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
         if values.numel() >= 1024 and spread > 0 and top > 20 * spread:
             same = int((flat.abs() == top).sum())
             if same >= 4 and same < 0.02 * flat.numel():
-                yield error(
+                yield warning(
                     name,
                     "Several entries of a matrix are far outside its distribution, at exactly one value.",
                     f"{same} entries are exactly ±{top:.3g}, {top / spread:.0f} times the spread of the others",
