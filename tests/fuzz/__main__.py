@@ -1,6 +1,6 @@
 """The long run: thousands of inputs in this process, some as real processes; counts by class, and a corpus.
 
-    python -m tests.fuzz [--inputs 5000] [--processes 300] [--seed N] [--corpus .fuzz] [--record]
+    python -m tests.fuzz [--inputs 8000] [--processes 500] [--seed N] [--corpus .fuzz] [--record]
 
 Inputs that ended badly are kept in CORPUS/bad.jsonl and tried again first; all that were tried are in
 CORPUS/inputs-SEED.jsonl with their class, and refusals to be read by a person in CORPUS/refusals.txt. With the seed of
@@ -37,8 +37,9 @@ SHARES = {
     "page": 10,
     "training": 8,
     "runs": 10,
-    "files": 12,
-    "configs": 14,
+    "records": 4,
+    "files": 10,
+    "configs": 12,
     "perceptrons": 8,
     "streams": 5,
     "words": 6,
@@ -126,8 +127,8 @@ def run(inputs: int, processes: int, number: int, corpus: Path) -> dict[str, dic
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--inputs", type=int, default=5000)
-    parser.add_argument("--processes", type=int, default=300)
+    parser.add_argument("--inputs", type=int, default=8000)
+    parser.add_argument("--processes", type=int, default=500)
     parser.add_argument("--seed", type=int, default=time.time_ns() % 10**6)
     parser.add_argument("--corpus", type=Path, default=Path(".fuzz"))
     parser.add_argument("--record", action="store_true", help=f"write the counts to {RECORD.name}")

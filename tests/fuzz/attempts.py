@@ -230,11 +230,18 @@ def _runs(given: Input) -> None:
     with tempfile.TemporaryDirectory() as folder:
         words = watched.prepare(Path(folder), given)
         if words is None:
-            return watched.read_in_python(Path(folder) / "run", given["verb"])
+            return watched.read_in_python(Path(folder) / "run", given)
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
             code = run(words)
-    watched.check_alarms(given, code, out.getvalue())
+    watched.check_alarms(given, code, out.getvalue() + err.getvalue())
     check_shell(code, words, out.getvalue(), err.getvalue())
+
+
+def _records(given: Input) -> None:
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        code = watched.try_records(given)
+    check_shell(code, ["run"], "" if code == exit_codes.BAD_INPUT else out.getvalue(), err.getvalue())
 
 
 def check_shell(code: int, words: list[str], out: str, err: str, lost: bool = False) -> None:
@@ -271,6 +278,7 @@ TRIALS: dict[str, Callable[[Input], None]] = {
     "models": _models,
     "streams": _streams,
     "runs": _runs,
+    "records": _records,
     "words": _words,
     "page": doors.try_page,
     "training": doors.try_training,

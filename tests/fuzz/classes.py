@@ -15,6 +15,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+import psutil
+
 from edgewise.errors import BadInput
 
 ANSWERED, REFUSED = "answered", "refused by name"
@@ -22,6 +24,7 @@ WRONG, TRACEBACK, INTERNAL, HANG, MEMORY = "wrong", "traceback", "exit 70", "han
 CLASSES = (ANSWERED, REFUSED, WRONG, TRACEBACK, INTERNAL, HANG, MEMORY)
 GOOD = (ANSWERED, REFUSED)
 SECONDS, BYTES = 20, 4 * 2**30
+BLOCKED = 20  # seconds of the clock in which nothing computes: it waits for what never comes, as at a pipe
 
 
 class WrongAnswer(AssertionError):
@@ -51,13 +54,17 @@ class Ending:
 def attempt(trial: Callable[[], Any]) -> Ending:
     """Run it for at most SECONDS of processor time, and see how it ends and how much memory it took."""
     before = _start_peak()
-    previous = signal.signal(signal.SIGPROF, _stop)
-    signal.setitimer(signal.ITIMER_PROF, SECONDS)
+    stops = {signal.SIGPROF: (signal.ITIMER_PROF, SECONDS, 0, _stop)}
+    stops[signal.SIGALRM] = signal.ITIMER_REAL, BLOCKED, BLOCKED, _stop_if_idle(computed())
+    previous = {number: signal.signal(number, stop) for number, (*_, stop) in stops.items()}
+    for timer, seconds, again, _ in stops.values():
+        signal.setitimer(timer, seconds, again)
     try:
         ending = _ending(trial)
     finally:
-        signal.setitimer(signal.ITIMER_PROF, 0)
-        signal.signal(signal.SIGPROF, previous)
+        for number, (timer, *_) in stops.items():
+            signal.setitimer(timer, 0)
+            signal.signal(number, previous[number])
     peak = _peak() - before
     return Ending(MEMORY, f"{peak / 2**30:.1f} GB; {ending.kind}: {ending.words}") if peak > BYTES else ending
 
@@ -86,6 +93,25 @@ def _refusal(words: str) -> Ending:
 
 def _stop(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
     raise TooLong
+
+
+def _stop_if_idle(before: float) -> Callable[[int, FrameType | None], None]:
+    def stop(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
+        nonlocal before
+        before, earlier = computed(), before
+        if before - earlier < 0.1:
+            raise TooLong
+
+    return stop
+
+
+def computed() -> float:
+    """Seconds of processor time of this process and all that it started and that still run."""
+    total, own = 0.0, psutil.Process()
+    for process in (own, *own.children(recursive=True)):
+        with suppress(psutil.NoSuchProcess):
+            total += sum(process.cpu_times()[:2])
+    return total
 
 
 def _start_peak() -> int:

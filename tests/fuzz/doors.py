@@ -5,8 +5,10 @@ from __future__ import annotations
 import io
 import json
 import math
+import resource
 import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cache
 from itertools import repeat
 from pathlib import Path
@@ -18,7 +20,11 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import edgewise
+from edgewise.explorer.responses import kept
+from edgewise.monitor.read_run import Run
+from edgewise.optim import AttentionPreconditioner, LogitTrust
 from tests.fuzz import networks
+from tests.fuzz.classes import computed
 from tests.fuzz.invariants import require
 
 Input = dict[str, Any]
@@ -57,6 +63,7 @@ QUESTIONS: dict[str, Input] = {
     "run/report": {"name": "a", "rank": 0},
     "trace": {"name": "t.npz", "data": "AAAA"},
     "landscape": {"planes": ["a.npz"]},
+    "landscapes": {},
 }
 CONFIGS = (
     {"norm": "pre", "assumed": 3},
@@ -78,6 +85,13 @@ def pages(draw: st.DrawFn, strange: Strategy) -> Input:
     """A question, some of its values replaced, or its network a config."""
     path = draw(st.sampled_from(sorted(QUESTIONS)))
     body = json.loads(json.dumps(QUESTIONS[path]))
+    if path == "point" and draw(st.integers(0, 3)) == 0:
+        return {
+            "family": "page",
+            "path": path,
+            "body": body,
+            "names": draw(st.sampled_from([300, 300, 150_000])),
+        }
     if "source" in body and draw(st.integers(0, 3)) == 0:
         config = draw(st.sampled_from(CONFIGS) | strange)
         body["source"] = {"config": json.dumps(config)}
@@ -85,6 +99,11 @@ def pages(draw: st.DrawFn, strange: Strategy) -> Input:
         place = body["source"] if isinstance(body.get("source"), dict) and draw(st.booleans()) else body
         place[draw(st.sampled_from([*place, "knobs", "source", "readout", "x"]))] = draw(strange)
     return {"family": "page", "path": path, "body": body}
+
+
+PLANES = 6000  # files in the folder of the page
+LONGEST_LIST = 4.0  # seconds of processor time
+MOST_KEPT = 64_000_000  # bytes of answers, as SECURITY.md says
 
 
 @cache
@@ -96,14 +115,33 @@ def _client() -> Any:
 
     home = Path(tempfile.mkdtemp(prefix="fuzz-page-"))
     write(home / "a", 5, alarm=True)
-    return TestClient(application(home))
+    (home / "planes").mkdir()
+    for number in range(PLANES):
+        (home / "planes" / f"{number}.npz").touch()
+    client = TestClient(application(home))
+    client.get("/api/1/landscapes")  # starts a worker, which takes seconds
+    return client
 
 
 def try_page(given: Input) -> None:
-    """No answer is a fault; a refusal says why."""
-    text = json.dumps(given["body"])
-    headers = {"content-type": "application/json"}
-    answer = _client().post(f"/api/1/{given['path']}", content=text.encode(), headers=headers)
+    """No answer is a fault or takes long, of many no more is kept than promised, and a refusal says why."""
+    asked, before = _client(), computed()
+    if names := given.get("names"):
+        for number in range(1 + (MOST_KEPT // names if names > 10**5 else 0)):
+            network = {"depth": 1, "tokens": 4, "name": f"{number}".ljust(names, "n")}
+            body = given["body"] | {"source": {"config": json.dumps(network)}, "knobs": {}}
+            answer = asked.post("/api/1/point", json=body)
+            require(answer.status_code == 200, f"HTTP {answer.status_code}: {answer.text[:300]}")
+        bytes_kept = sum(map(len, kept.answers.values()))
+        require(bytes_kept <= MOST_KEPT, f"{bytes_kept:,} bytes of answers are kept")
+        return
+    if given["path"] == "landscapes":
+        answer = asked.get("/api/1/landscapes")
+        require(computed() - before < LONGEST_LIST, f"a list of planes took {computed() - before:.1f} s")
+    else:
+        content = json.dumps(given["body"]).encode()
+        headers = {"content-type": "application/json"}
+        answer = asked.post(f"/api/1/{given['path']}", content=content, headers=headers)
     require(answer.status_code < 500, f"HTTP {answer.status_code}: {answer.text}")
     if answer.status_code != 200:
         raise edgewise.BadInput(answer.json()["error"])
@@ -207,7 +245,7 @@ def trainings(draw: st.DrawFn, strange: Strategy) -> Input:
     good = st.sampled_from([True, True, False])
     return {
         "family": "training",
-        "verb": draw(st.sampled_from(["rate", "check", "check", "prove", "watch", "watch"])),
+        "verb": draw(st.sampled_from(["rate", "check", "check", "prove", "watch", "watch", "step"])),
         "model": draw(
             st.sampled_from(
                 ["tokens", "tokens", "tied", "dictionary", "in_place", "batch_norm", "raises", "shared"]
@@ -219,7 +257,18 @@ def trainings(draw: st.DrawFn, strange: Strategy) -> Input:
         "batches": draw(st.sampled_from((*BATCHES, *STRANGE_BATCHES))),
         "option": draw(st.sampled_from(["", "", "first_step", "budget", "to", "steps", "state_limit"])),
         "value": draw(strange),
+        "disk": draw(st.sampled_from([None, None, None]) | st.integers(0, 40_000)),  # bytes a file may have
+        "gradient": draw(st.sampled_from(sorted(GRADIENTS))),
+        "step": draw(st.integers(0, 4)),
+        "wrapper": draw(st.sampled_from(sorted(WRAPPERS))),
     }
+
+
+WRAPPERS: dict[str, Any] = {
+    "AttentionPreconditioner": lambda inner, model: AttentionPreconditioner(inner, model, refresh=2),
+    "LogitTrust": LogitTrust,
+}
+GRADIENTS = {"as it is": 1.0, "nan": math.nan, "inf": math.inf, "huge": 1e38, "tiny": 1e-45, "zero": 0.0}
 
 
 def try_training(given: Input) -> None:
@@ -270,12 +319,46 @@ def _watch(model: nn.Module, given: Input) -> None:
         to = Path(folder) / "run"
         for depth in (2, 2 if given["option"] != "to" else 3):  # and then with another depth
             watched = model if depth == 2 else networks.build(given["model"], 16, 3)
-            with edgewise.watch(watched, to, **options) as handle:
+            with full_disk(given["disk"]), edgewise.watch(watched, to, **options) as handle:
                 _train(watched, given)
             if given["weights"] == "meta" and handle.error:  # said, and the training went on
                 raise edgewise.BadInput(handle.error)
-            require(handle.error == "", handle.error)
-        edgewise.read(to, frame=False)
+            require(handle.error == "" or given["disk"] is not None, handle.error)
+        run = Run(to)  # a full disk leaves no torn line and no torn row
+        require(not run.damaged_events() and not run.cut_off(), "events are damaged")
+        require(not run.rows().damaged, "rows are damaged")
+
+
+@contextmanager
+def full_disk(size: int | None) -> Iterator[None]:
+    """No file grows beyond so many bytes inside."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    try:
+        if size is not None:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (size, limits[1]))
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+
+
+def _step(_: nn.Module, given: Input) -> None:
+    """Our optimizers around another one, with a strange gradient at one step: torch's raise nothing, nor do ours."""
+    model = networks.build("encoder", 16, 2).eval()  # without dropout, which draws
+    make = OPTIMIZERS[given["optimizer"]]
+    inner = (
+        make(model)
+        if callable(make) and not isinstance(make, type)
+        else torch.optim.SGD(model.parameters(), 0.1)
+    )
+    optimizer = WRAPPERS[given["wrapper"]](inner, model)
+    batch = torch.randn(2, 8, 16, generator=torch.Generator().manual_seed(0))
+    for step in range(5):
+        optimizer.zero_grad()
+        model(batch).square().mean().backward()
+        for parameter in model.parameters():
+            if step == given["step"] and parameter.grad is not None:
+                parameter.grad.mul_(GRADIENTS[given["gradient"]])
+        optimizer.step()
 
 
 def _train(model: nn.Module, given: Input) -> None:
@@ -305,6 +388,7 @@ TRAININGS: dict[str, Callable[[nn.Module, Input], None]] = {
     "check": _check,
     "prove": _prove,
     "watch": _watch,
+    "step": _step,
 }
 
 

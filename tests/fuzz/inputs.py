@@ -14,7 +14,7 @@ from hypothesis.strategies import SearchStrategy
 from edgewise.nouns.architecture import PERCEPTRON_KNOBS
 from edgewise.nouns.knobs import ACTIVATIONS, KERNELS, KNOBS, NORM_KINDS, NORMS
 from tests.fuzz import doors
-from tests.fuzz.watched import runs
+from tests.fuzz.watched import records, runs
 from tests.support.models import CONFIGS
 
 Input = dict[str, Any]
@@ -133,6 +133,14 @@ def _configs(draw: st.DrawFn) -> Input:
     """A config of Hugging Face with some values lost, replaced or added."""
     name = draw(st.sampled_from(sorted(CONFIGS)))
     config = {"model_type": MODEL_TYPES.get(name, name), **CONFIGS[name][2]}
+    if draw(st.integers(0, 9)) == 0:  # of a class that is read by making a small one
+        config = json.loads(json.dumps(draw(st.sampled_from(BUILT))))
+        part = draw(st.sampled_from([config, *(v for v in config.values() if isinstance(v, dict))]))
+        part[draw(st.sampled_from(sorted(part)))] = draw(st.sampled_from([10**9, 10**5, 0, None]))
+        return {"family": "configs", "config": config}
+    if draw(st.integers(0, 9)) == 0:
+        rotation = {"rope_type": "yarn", "factor": 2.0, "rope_theta": 10000.0, "mscale": 1.0}
+        config["rope_parameters"] = rotation | {draw(st.sampled_from(sorted(rotation))): draw(STRANGE)}
     for key in draw(st.lists(st.sampled_from([*sorted(config), *ADDED]), max_size=3, unique=True)):
         config[key] = draw(STRANGE)
     for key in draw(st.lists(st.sampled_from(sorted(config)), max_size=1)):
@@ -140,6 +148,16 @@ def _configs(draw: st.DrawFn) -> Input:
     return {"family": "configs", "config": config}
 
 
+BUILT = (
+    {"model_type": "bart", "encoder_layers": 2, "decoder_layers": 2, "d_model": 64},
+    {"model_type": "whisper", "encoder_layers": 2, "decoder_layers": 2, "d_model": 64},
+    {
+        "model_type": "clip",
+        "vision_config": {"num_hidden_layers": 2},
+        "text_config": {"num_hidden_layers": 2},
+    },
+    {"model_type": "swin", "depths": [2, 2], "num_heads": [2, 4], "embed_dim": 32},
+)
 MODEL_TYPES = {
     "pythia": "gpt_neox",
     "qwen3moe": "qwen3_moe",
@@ -241,6 +259,8 @@ MODELS = (
     "tokens",
     "tied",
     "batch_norm",
+    "features",
+    "channels",
     "spectral",
     "weight_norm",
     "parallel",
@@ -357,6 +377,7 @@ FAMILIES: dict[str, SearchStrategy[Input]] = {
     "models": _models(),
     "streams": _streams(),
     "runs": runs(STRANGE),
+    "records": records(),
     "words": _words(),
     "page": doors.pages(STRANGE),
     "training": doors.trainings(STRANGE),

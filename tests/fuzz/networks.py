@@ -11,12 +11,34 @@ from torch.nn.utils import parametrizations
 VOCABULARY, CONTEXT = 32, 40
 
 
+class Features(nn.BatchNorm1d):
+    """Batch norm of (batch, tokens, width), which torch's own takes the other way round."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x.transpose(1, 2)).transpose(1, 2)
+
+
+class Channels(nn.Module):
+    """The same with gains of its own, as many libraries write it."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.weight, self.bias = nn.Parameter(torch.ones(width)), nn.Parameter(torch.zeros(width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = nn.functional.batch_norm(x.transpose(1, 2), None, None, self.weight, self.bias, training=True)
+        return y.transpose(1, 2)
+
+
+NORMS: dict[str, Any] = {"batch_norm": nn.BatchNorm1d, "features": Features, "channels": Channels}
+
+
 class Block(nn.Module):
     """x + f(norm x), with the norm and the branch of the habit that is tried."""
 
     def __init__(self, width: int, kind: str) -> None:
         super().__init__()
-        self.norm: nn.Module = nn.BatchNorm1d(width) if kind == "batch_norm" else nn.LayerNorm(width)
+        self.norm: nn.Module = NORMS.get(kind, nn.LayerNorm)(width)
         self.up, self.down = nn.Linear(width, 2 * width), nn.Linear(2 * width, width)
         self.in_place = kind == "in_place"
         if kind == "spectral":
@@ -25,7 +47,7 @@ class Block(nn.Module):
             parametrizations.weight_norm(self.down)
 
     def forward(self, x: Tensor) -> Tensor:
-        flat = isinstance(self.norm, nn.BatchNorm1d)
+        flat = type(self.norm) is nn.BatchNorm1d
         normed = self.norm(x.flatten(0, 1)).view_as(x) if flat else self.norm(x)
         branch = self.down(torch.relu(self.up(normed)))
         return x.clone().add_(branch) if self.in_place else x + branch

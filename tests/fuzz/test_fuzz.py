@@ -17,6 +17,7 @@ EXAMPLES = {
     "models": 14,
     "streams": 30,
     "runs": 40,
+    "records": 15,
     "words": 30,
     "page": 12,
     "training": 10,

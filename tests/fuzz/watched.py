@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import tempfile
+import warnings
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -16,9 +17,13 @@ from hypothesis import strategies as st
 
 import edgewise
 from edgewise.cli import exit_codes
+from edgewise.cli.main import run
+from edgewise.models.state import random_streams
 from edgewise.monitor.columns import fast_columns, slow_columns
 from edgewise.monitor.run_folder import HEADS, RunFolder
+from edgewise.study import store
 from tests.fuzz.invariants import require
+from tests.support.recipes import write_recipe
 
 DEPTH, ROWS = 2, 5
 FILES = (
@@ -91,6 +96,7 @@ def runs(draw: st.DrawFn, strange: st.SearchStrategy[Any]) -> dict[str, Any]:
                 ["value"] * 5
                 + ["piece"] * 4
                 + ["cut"] * 2
+                + ["bit"] * 3
                 + ["bytes", "pipe", "loop", "device", "folder", "absent", "unreadable"]
             )
         )
@@ -171,9 +177,8 @@ def _path(folder: Path, file: str) -> Path:
     return (folder if (folder / file).exists() else folder / "dossier") / file
 
 
-def change(folder: Path, given: dict[str, Any]) -> None:
+def change(path: Path, given: dict[str, Any]) -> None:
     """One change to one file."""
-    path = _path(folder, given["file"])
     if not path.is_file():
         return  # changed already, into something that has no bytes
     data = path.read_bytes()
@@ -189,6 +194,9 @@ def change(folder: Path, given: dict[str, Any]) -> None:
             path.write_bytes(data[:place])
         case "bytes":
             path.write_bytes(data[:place] + b"\xff\xfe" + data[place + 2 :])
+        case "bit":
+            place = min(place, len(data) - 1)
+            path.write_bytes(data[:place] + bytes([data[place] ^ 4]) + data[place + 1 :])
         case "pipe":
             os.mkfifo(path)
         case "loop":
@@ -222,27 +230,100 @@ def _with_value(data: bytes, key: str, value: Any, place: int) -> bytes:
 
 def prepare(folder: Path, given: dict[str, Any]) -> list[str] | None:
     """The folder changed, and the words of the shell that read it; None for what only Python reads."""
-    run = folder / "run"
-    shutil.copytree(good(), run)
+    home = folder / "run"
+    shutil.copytree(good(), home)
     for each in given["changes"]:
-        change(run, each)
+        change(_path(home, each["file"]), each)
     verb, *options = given["verb"].split()
     own = {"watch": ["--once"], "export": ["--to", str(folder / "rows.csv")]}
     if verb == "replay":
-        return ["replay", str(run / "dossier"), f"{run / 'dossier' / 'model.py'}:make"]
-    return None if verb in ("read", "trace_at") else [verb, str(run), *own.get(verb, []), *options]
+        return ["replay", str(home / "dossier"), f"{home / 'dossier' / 'model.py'}:make"]
+    return None if verb in ("read", "trace_at") else [verb, str(home), *own.get(verb, []), *options]
 
 
-def read_in_python(run: Path, verb: str) -> None:
-    """What only Python reads."""
-    if verb == "read":
-        require("step" in edgewise.read(run, frame=False), "no steps")
-    else:
-        require(len(edgewise.monitor.trace_at(run).sites) == DEPTH + 1, "another depth")
+def read_in_python(home: Path, given: dict[str, Any]) -> None:
+    """What only Python reads; damaged lines are no reason to refuse."""
+    try:
+        _read_in_python(home, given["verb"])
+    except edgewise.BadInput as error:
+        require(not is_harmless(given), f"a damaged line makes a run unreadable: {error}")
+        raise
+
+
+def _read_in_python(home: Path, verb: str) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # damage is said
+        if verb == "read":
+            require("step" in edgewise.read(home, frame=False), "no steps")
+        else:
+            require(len(edgewise.monitor.trace_at(home).sites) == DEPTH + 1, "another depth")
+
+
+# --- records of a recipe ---
+@st.composite
+def records(draw: st.DrawFn) -> dict[str, Any]:
+    """A folder of measured records, some changed, and the run that completes it."""
+    ways = [*BYTES, *BYTES, "pipe", "device", "loop", "folder", "absent", "unreadable"]
+    changes = [
+        {"how": draw(st.sampled_from(ways)), "place": draw(st.floats(0, 1)), "piece": draw(PIECES)}
+        for _ in range(draw(st.integers(0, 3)))
+    ]
+    return {"family": "records", "changes": changes}
+
+
+@cache
+def measured() -> Path:
+    """A folder with a recipe and its records, as edgewise writes them."""
+    home = Path(tempfile.mkdtemp(prefix="fuzz-records-"))
+    require(_run_recipe(home, write_recipe(home)) == exit_codes.FINE, "the recipe failed")
+    return home
+
+
+def _run_recipe(home: Path, recipe: Path) -> int:
+    with random_streams():  # a run seeds every case
+        return run(["run", str(recipe), "--into", str(home / "runs"), "--workers", "1"])
+
+
+def try_records(given: dict[str, Any]) -> int:
+    """What was measured is used, what is damaged is measured again, and the result is that of an untouched folder."""
+    with tempfile.TemporaryDirectory() as folder:
+        home = Path(folder) / "home"
+        shutil.copytree(measured(), home)
+        kept = home / "runs" / "paper2020idea" / "figure1" / "records"
+        for each in given["changes"]:
+            change(store.files_of(kept)[0] if store.files_of(kept) else kept / "none", each)
+        code = _run_recipe(home, home / "paper2020idea" / "figure1.py")
+        if all(each["how"] in (*BYTES, "absent") for each in given["changes"]):
+            require(code == exit_codes.FINE, f"damaged records end a run with {code}")
+        if code == exit_codes.FINE:
+            done = store.read(store.files_of(kept)).done.values()
+            values = sorted((record.case["x"], record.value["y"]) for record in done if record.value)
+            require(values == [(x, 2 * x * x) for x in range(6)], f"{values}")
+        return code
+
+
+BYTES = ("piece", "cut", "bytes", "bit")  # what a disk, a crash or an editor does to a line
+
+
+def is_harmless(given: dict[str, Any]) -> bool:
+    """Whether the changes hit lines of events alone, or a bit of a row: the rest can be read, and must be."""
+    ways = {"events": ("value", *BYTES), "rank0": ("bit",), "heads": ("bit",)}
+    return given["verb"] not in ("replay", "alarms --rank 1") and all(
+        change["how"] in ways.get(change["file"].partition("-")[0], ()) for change in given["changes"]
+    )
 
 
 def check_alarms(given: dict[str, Any], code: int, out: str) -> None:
     """An untouched folder has one failing alarm; a changed one never loses it silently."""
+    require(
+        code != exit_codes.BAD_INPUT or not is_harmless(given),
+        f"a damaged line makes a run unreadable: {out}",
+    )
+    hit = [change for change in given["changes"] if change["file"].startswith("events")]
+    if hit and all(change["how"] == "bit" for change in given["changes"]) and "alarms" in given["verb"]:
+        require(
+            code == exit_codes.FAILS or "damaged" in out or "incomplete" in out, f"damage is not said: {out}"
+        )
     if (
         given["verb"].startswith("alarms")
         and "--rank" not in given["verb"]

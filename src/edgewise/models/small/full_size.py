@@ -12,6 +12,7 @@ from torch import nn
 
 from edgewise.errors import BadInput
 from edgewise.models.behavior.record import Block, Branch, Gains, Stack
+from edgewise.models.readable import words
 from edgewise.models.small.sizes import (
     DEPTH,
     HEADS,
@@ -179,7 +180,15 @@ class FullNumbers:
         if self._full_model is None:
             scale = replace(self.builds[0][0], narrow=False)
             config = small_config(self.plan.config, self.plan.towers, scale)
-            self._full_model = without_weights(self.plan.model_class, config)
+            try:
+                self._full_model = without_weights(self.plan.model_class, config)
+            except BadInput:
+                raise
+            except Exception as error:  # transformers and torch raise what they like
+                raise BadInput(
+                    f"a {self.plan.model_class.__name__} of the sizes in this config cannot be made: {words(error)}. "
+                    "Check its widths."
+                ) from error
         return {size for p in self._full_model.get_submodule(path).parameters() for size in p.shape}
 
     def _pairs(self, pattern: re.Pattern[str]) -> Iterator[tuple[str, int, int]]:
