@@ -105,6 +105,8 @@ def drawn(family: str, count: int, number: int, corpus: Path) -> list[Input]:
         examples.append(example)
 
     draw()
+    gc.collect()  # what is there now stays: looking through it before every attempt took longer than the attempt
+    gc.freeze()
     return examples
 
 
@@ -114,8 +116,6 @@ def run(inputs: int, processes: int, number: int, corpus: Path) -> dict[str, dic
     for example in repeated:
         tally.add(example["family"], example, try_one(example))
     for family, share in SHARES.items():
-        gc.collect()  # what is there now stays: looking through it again was half of the time of every attempt
-        gc.freeze()
         done = tally.counts[family].total()
         for example in drawn(family, max(1, inputs * share // 100), number, corpus)[done:]:
             tally.add(family, example, try_one(example))

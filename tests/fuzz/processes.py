@@ -13,11 +13,12 @@ from pathlib import Path
 
 import psutil
 
+import edgewise
 from tests.fuzz.attempts import check_shell
 from tests.fuzz.classes import BYTES, HANG, MEMORY, SECONDS, Ending, attempt
 from tests.fuzz.doors import SETTINGS
 
-SOURCE = Path(__file__).parents[2] / "src"
+SOURCE = Path(edgewise.__file__).parents[1]
 NOWHERE = "standard error takes nothing: the exit code says it"
 PATIENCE = 30 * SECONDS  # on the clock, which a busy machine stretches; processor time decides
 
