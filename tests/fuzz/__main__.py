@@ -25,7 +25,7 @@ from typing import Any
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis.database import DirectoryBasedExampleDatabase
 
-from tests.fuzz.attempts import try_one
+from tests.fuzz.attempts import try_one, warm_up
 from tests.fuzz.classes import CLASSES, REFUSED, Ending
 from tests.fuzz.inputs import FAMILIES, LINES, Input
 from tests.fuzz.processes import try_as_process
@@ -34,17 +34,17 @@ RECORD = Path(__file__).with_name("counts.json")
 SHARES = {
     "traces": 10,
     "tokenizers": 5,
-    "page": 10,
-    "training": 8,
     "runs": 10,
     "records": 4,
     "files": 10,
-    "configs": 12,
     "perceptrons": 8,
     "streams": 5,
     "words": 6,
     "knobs": 10,
+    "page": 10,
+    "training": 8,
     "models": 2,
+    "configs": 12,
 }
 AS_PROCESSES = "as processes"
 
@@ -111,6 +111,7 @@ def drawn(family: str, count: int, number: int, corpus: Path) -> list[Input]:
 
 
 def run(inputs: int, processes: int, number: int, corpus: Path) -> dict[str, dict[str, int]]:
+    warm_up()
     repeated = list(earlier(corpus))
     tally = Tally(corpus, number)
     for example in repeated:

@@ -229,6 +229,7 @@ def _runs(given: Input) -> None:
     out, err = io.StringIO(), io.StringIO()
     with tempfile.TemporaryDirectory() as folder:
         words = watched.prepare(Path(folder), given)
+        watched.check_counts(Path(folder) / "run", given)
         if words is None:
             return watched.read_in_python(Path(folder) / "run", given)
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):

@@ -40,10 +40,11 @@ def without(fix: dict[str, Any], source: Path) -> None:
 def first_mistake(family: str) -> dict[str, Any]:
     """Try inputs of a family until one ends badly: its class, how many were tried, what was said."""
     from tests.fuzz.__main__ import AS_PROCESSES, drawn
-    from tests.fuzz.attempts import try_one
+    from tests.fuzz.attempts import try_one, warm_up
     from tests.fuzz.processes import try_as_process
 
     resource.setrlimit(resource.RLIMIT_AS, (BYTES, BYTES))
+    warm_up()
     as_processes = family == AS_PROCESSES
     with tempfile.TemporaryDirectory() as folder:
         inputs = drawn(family, PROCESSES if as_processes else INPUTS, SEED, Path(folder))
@@ -72,11 +73,12 @@ def tried(fix: dict[str, Any]) -> dict[str, Any]:
 
 
 def main(words: list[str]) -> None:
-    document = json.loads(TABLE.read_text(encoding="utf-8"))
-    for fix in document["fixes"]:
+    for number, fix in enumerate(json.loads(TABLE.read_text(encoding="utf-8"))["fixes"]):
         if not words or any(word in fix["name"] for word in words):
-            fix["found"] = tried(fix) | {"date": date.today().isoformat()}
-            print(fix["name"], fix["found"], flush=True)
+            found = tried(fix) | {"date": date.today().isoformat()}
+            print(fix["name"], found, flush=True)
+            document = json.loads(TABLE.read_text(encoding="utf-8"))
+            document["fixes"][number]["found"] = found
             TABLE.write_text(json.dumps(document, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
