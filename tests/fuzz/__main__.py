@@ -117,8 +117,8 @@ def run(inputs: int, processes: int, number: int, corpus: Path) -> dict[str, dic
     for example in repeated:
         tally.add(example["family"], example, try_one(example))
     for family, share in SHARES.items():
-        done = tally.counts[family].total()
-        for example in drawn(family, max(1, inputs * share // 100), number, corpus)[done:]:
+        done, count = tally.counts[family].total(), max(1, inputs * share // 100)
+        for example in drawn(family, count, number, corpus)[done:] if done < count else ():
             tally.add(family, example, try_one(example))
         print(family, dict(tally.counts[family]), flush=True)
     for example in drawn(AS_PROCESSES, processes, number + 1, corpus)[tally.counts[AS_PROCESSES].total() :]:
