@@ -8,6 +8,7 @@ accepted.
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import os
@@ -205,3 +206,38 @@ def whole_file(path: str | Path) -> Iterator[BinaryIO]:
     except BaseException:
         os.unlink(unfinished)
         raise
+
+
+class AppendedFile:
+    """The one writer of a new file: what is appended is there whole, or not at all."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | getattr(os, "O_BINARY", 0)
+        self._file = os.open(path, flags, 0o644)
+        self._size, self._torn = 0, False
+
+    def write(self, data: bytes) -> None:
+        """Append all of it; what a full disk leaves of it is taken back, and the error raised."""
+        if self._torn:
+            self._take_back()
+        try:
+            written = os.write(self._file, data)
+            if written != len(data):
+                message = f"only {written} of {len(data)} bytes of {self.path.name} could be written"
+                raise OSError(errno.ENOSPC, message)
+        except OSError:
+            self._torn = True
+            self._take_back()
+            raise
+        self._size += len(data)
+
+    def _take_back(self) -> None:
+        os.ftruncate(self._file, self._size)
+        self._torn = False
+
+    def sync(self) -> None:
+        os.fsync(self._file)
+
+    def close(self) -> None:
+        os.close(self._file)

@@ -90,7 +90,7 @@ def check(verb: str, place: Path, seconds: float | None, size: int | None) -> No
     elif verb == "run":
         files = store.files_of(place / "runs" / "paper2020idea" / "figure1" / "records")
         before = store.read(files)
-        assert before.damaged <= 1  # the line that was being written
+        assert before.damaged <= (0 if seconds is None else len(files))  # each writer's last line, at a kill
         assert run(["run", str(recipe), "--into", str(place / "runs")]) == 0
         after = store.read(store.files_of(place / "runs" / "paper2020idea" / "figure1" / "records"))
         assert len(after.done) == 6 and all(after.done[case] == before.done[case] for case in before.done)

@@ -117,8 +117,9 @@ def test_a_folder_that_is_not_there_is_refused_and_not_made(tmp_path: Path) -> N
     assert not (tmp_path / "elsewhere").exists()
 
 
-def test_a_full_disk_is_an_error_and_never_a_record(tmp_path: Path) -> None:
-    """A limit on the size of files stands for the full disk: the write that does not fit raises."""
+def test_a_full_disk_is_an_error_and_takes_no_record(tmp_path: Path) -> None:
+    """A limit on the size of files stands for the full disk: the write that does not fit raises, and is taken back, so
+    that the next record, when there is room again, is not the end of a torn line."""
     import signal
 
     writer = Writer(tmp_path)
@@ -133,8 +134,10 @@ def test_a_full_disk_is_an_error_and_never_a_record(tmp_path: Path) -> None:
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
         signal.signal(signal.SIGXFSZ, handler)
+    assert files_of(tmp_path)[0].stat().st_size == size
+    writer.append(record(3))
     contents = read(files_of(tmp_path))
-    assert (len(contents.done), contents.damaged) == (1, 1)
+    assert (len(contents.done), contents.damaged) == (2, 0)
 
 
 def test_a_case_is_keyed_by_its_own_content(tmp_path: Path) -> None:

@@ -41,7 +41,7 @@ import numpy as np
 from edgewise import __version__
 from edgewise.arrays import Array
 from edgewise.errors import BadInput
-from edgewise.files import json_values, open_regular, read_json, read_text, whole_file
+from edgewise.files import AppendedFile, json_values, open_regular, read_json, read_text, whole_file
 from edgewise.monitor.alarm import Alarm
 from edgewise.monitor.columns import Column, schema_id, schema_text
 
@@ -53,41 +53,6 @@ FLIPPED = 8  # bits of a header that may differ from the expected one before it 
 def row_type(count: int) -> np.dtype[np.void]:
     """The layout of one row of `count` values."""
     return np.dtype([("step", "<i8"), ("time", "<f8"), ("values", "<f4", (count,)), ("check", "<u4")])
-
-
-class AppendedFile:
-    """The one writer of a new file: what is appended is there whole, or not at all."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | getattr(os, "O_BINARY", 0)
-        self._file = os.open(path, flags, 0o644)
-        self._size, self._torn = 0, False
-
-    def write(self, data: bytes) -> None:
-        """Append all of it; what a full disk leaves of it is taken back, and the error raised."""
-        if self._torn:
-            self._take_back()
-        try:
-            written = os.write(self._file, data)
-            if written != len(data):
-                message = f"only {written} of {len(data)} bytes of {self.path.name} could be written"
-                raise OSError(errno.ENOSPC, message)
-        except OSError:
-            self._torn = True
-            self._take_back()
-            raise
-        self._size += len(data)
-
-    def _take_back(self) -> None:
-        os.ftruncate(self._file, self._size)
-        self._torn = False
-
-    def sync(self) -> None:
-        os.fsync(self._file)
-
-    def close(self) -> None:
-        os.close(self._file)
 
 
 class RowsFile(AppendedFile):

@@ -25,7 +25,7 @@ from typing import Any
 
 from edgewise import __version__
 from edgewise.errors import BadInput
-from edgewise.files import Document, open_regular
+from edgewise.files import AppendedFile, Document, open_regular
 
 Plain = Any  # what JSON can hold: dicts, lists, strings, numbers, booleans, None
 LARGEST_RECORDS = 2**28  # bytes of one writer
@@ -272,7 +272,7 @@ def lines_of(records: Sequence[Record]) -> bytes:
 
 
 class Writer:
-    """One process's own file: nobody else appends to it, so a torn line can only be its last."""
+    """One process's own file: nobody else appends to it, so a torn line can only be its last, after a kill."""
 
     def __init__(self, folder: Path) -> None:
         if not folder.is_dir():
@@ -281,8 +281,7 @@ class Writer:
                 "folder under the same path (a shared file system); name one with --into."
             )
         name = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}.jsonl"
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | getattr(os, "O_BINARY", 0)
-        self._file = os.open(folder / name, flags, 0o644)
+        self._file = AppendedFile(folder / name)
         self._lock = threading.Lock()
         self._stamp: Stamp | None = None
         if os.name != "nt":  # the file's name is part of the folder: a power cut could lose it with the file
@@ -298,14 +297,10 @@ class Writer:
             line = record.line()
             if record.stamp is not None and record.stamp != self._stamp:
                 line = record.stamp.line() + line
-            written = os.write(self._file, line)
-            if written != len(line):
-                raise OSError(
-                    f"only {written} of {len(line)} bytes of a record could be written: is the disk full?"
-                )
-            os.fsync(self._file)
+            self._file.write(line)
+            self._file.sync()
             self._stamp = record.stamp
 
     def __del__(self) -> None:
         if hasattr(self, "_file"):  # not if the folder was rejected
-            os.close(self._file)
+            self._file.close()
