@@ -1,5 +1,6 @@
 # make demo    set up .venv and judge three well-known models and one that cannot train; writes demo/
 # make test    set up .venv and run the tests          make slow    the long ones too
+# make locked  set up .venv as CI does, every file by its hash      make lock   write those hashes anew (needs uv)
 # make lint    ruff and mypy                           make docs    build the site, strictly
 # make bench   measure accuracy and speed              make clean   forget everything that was built
 # make release-check   build the wheel, install it into a fresh environment and ask it about GPT-2, also by its page
@@ -18,10 +19,22 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: help demo test slow canary nightly results atlas lint docs screenshots bench browser release-check census fuzz mutants clean
+.PHONY: help locked lock demo test slow canary nightly results atlas lint docs screenshots bench browser release-check census fuzz mutants clean
 
 help:
 	@sed -n 's/^# //p' Makefile
+
+HASHED := constraints-hashed.txt
+locked: $(VENV)/bin/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --only-binary :all: -r $(HASHED)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@touch $(VENV)/.installed $(VENV)/.installed-dev
+
+lock:
+	sed -n '/^#/p' $(HASHED) > build-lock.txt
+	uv pip compile pyproject.toml --extra dev --universal --python-version 3.11.5 --generate-hashes --only-binary :all: \
+	  -c constraints.txt --no-header --no-annotate --no-emit-index-url --quiet >> build-lock.txt
+	mv build-lock.txt $(HASHED)
 
 demo: $(VENV)/.installed
 	$(BIN)/python examples/demo.py
@@ -95,7 +108,7 @@ screenshots: $(VENV)/.installed
 # The answer comes from outside the source tree, so that only what the wheel holds can give it.
 release-check: $(VENV)/.installed-dev
 	rm -rf dist build/release
-	$(BIN)/python -m build --outdir dist .
+	$(BIN)/python -m build --no-isolation --outdir dist .
 	$(BIN)/python -m twine check --strict dist/*
 	test $$(wc -c < dist/*.whl) -lt 5000000
 	$(PYTHON) -m venv build/release

@@ -98,3 +98,24 @@ def test_ci_covers_every_system_and_python() -> None:
     assert {python for _, python, _ in rows} == {"3.11", "3.12", "3.13", "3.14"}
     for system in ("ubuntu", "macos", "windows"):
         assert {"pinned", "newest"} <= {versions for each, _, versions in rows if each == system}
+
+
+def test_ci_installs_the_pinned_versions_by_hash() -> None:
+    """The file with hashes has the versions of constraints.txt, each with a hash, and every workflow installs it."""
+    blocks = re.split(r"\n(?=\w)", (ROOT / "constraints-hashed.txt").read_text())[1:]
+    assert all(re.search(r"--hash=sha256:[0-9a-f]{64}\b", block) for block in blocks)
+    hashed, pinned = (
+        {
+            re.sub(r"[-_.]+", "-", name.lower()): version
+            for name, version in re.findall(PIN, text, re.MULTILINE)
+        }
+        for text in ("\n".join(blocks), (ROOT / "constraints.txt").read_text())
+    )
+    assert len(hashed) == len(blocks) and "torch" in hashed and len(set(hashed) & set(pinned)) > 120
+    assert not {name for name in set(hashed) & set(pinned) if hashed[name] != pinned[name]}
+    for name in ("ci", "nightly", "release"):
+        assert "make locked" in (ROOT / ".github" / "workflows" / f"{name}.yml").read_text(), name
+    assert "--require-hashes" in (ROOT / "Makefile").read_text()
+
+
+PIN = r"^([\w.-]+)(?:\[\w+\])?==([\w.+]+)"
