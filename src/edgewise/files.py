@@ -221,16 +221,15 @@ class AppendedFile:
         """Append all of it; what a full disk leaves of it is taken back, and the error raised."""
         if self._torn:
             self._take_back()
+        self._torn = True  # until all of it is there
         try:
             written = os.write(self._file, data)
             if written != len(data):
-                message = f"only {written} of {len(data)} bytes of {self.path.name} could be written"
-                raise OSError(errno.ENOSPC, message)
+                raise OSError(errno.ENOSPC, f"only {written} of {len(data)} bytes of {self.path.name} fit in")
         except OSError:
-            self._torn = True
             self._take_back()
             raise
-        self._size += len(data)
+        self._size, self._torn = self._size + len(data), False
 
     def _take_back(self) -> None:
         os.ftruncate(self._file, self._size)

@@ -296,5 +296,5 @@ def test_a_number_of_rotation_that_is_none_is_named(name: str) -> None:
 def test_a_width_that_no_tensor_can_have_is_refused() -> None:
     """Small networks of it can be made; the one of full size, in no memory, was a RuntimeError of torch."""
     config = {"model_type": "whisper", "encoder_layers": 2, "decoder_layers": 2, "d_model": 10**9}
-    with pytest.raises(edgewise.BadInput, match=r"of the sizes in this config cannot be made: .*overflow"):
+    with pytest.raises(edgewise.BadInput, match=r"of these sizes cannot be made: .*overflow"):
         edgewise.describe(config)

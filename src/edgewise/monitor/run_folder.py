@@ -8,8 +8,7 @@
     rank0.lock, rank0.owner  held while a process writes, and which one it is
 
 The training loop never waits for the disk: rows go through a bounded queue, and what does not fit is counted.
-
-Files that one process appends to and others read while they grow: fixed-width rows, each with its checksum.
+A file of rows, each of one width and with its checksum:
 
     64 bytes      b"edgewise rows 1\\n", the schema's name, the number of values, zeros
     then rows     step (int64), seconds since 1970 (float64), values (float32 each), crc32 of all before it
