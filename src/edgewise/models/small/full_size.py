@@ -183,9 +183,8 @@ class FullNumbers:
             try:
                 self._full_model = without_weights(self.plan.model_class, config)
             except Exception as error:  # transformers and torch raise what they like
-                name = self.plan.model_class.__name__
                 raise BadInput(
-                    f"a {name} of these sizes cannot be made: {words(error)}. Check its widths."
+                    f"a model of these sizes cannot be made: {words(error)}. Check its widths."
                 ) from error
         return {size for p in self._full_model.get_submodule(path).parameters() for size in p.shape}
 
