@@ -225,7 +225,7 @@ class AppendedFile:
         try:
             written = os.write(self._file, data)
             if written != len(data):
-                raise OSError(errno.ENOSPC, f"only {written} of {len(data)} bytes of {self.path.name} fit in")
+                raise OSError(errno.ENOSPC, f"only {written} of {len(data)} bytes could be written")
         except OSError:
             self._take_back()
             raise
