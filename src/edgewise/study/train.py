@@ -10,13 +10,12 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from copy import deepcopy
 from dataclasses import dataclass, field
 from itertools import islice
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, vmap
+from torch.func import vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from edgewise.errors import BadInput
@@ -217,24 +216,6 @@ def seeded(factory: Callable[..., nn.Module], seed: int, *arguments: object, **o
     return make
 
 
-def stacked(models: Sequence[nn.Module]) -> tuple[Stack, Callable[..., Tensor]]:
-    """Return the parameters of networks of one shape, and the loss of one, `model(*batch)[0]`, as their function."""
-    every = [dict(model.named_parameters()) for model in models]
-    shapes = [{name: tuple(weight.shape) for name, weight in one.items()} for one in every]
-    if not shapes or any(one != shapes[0] for one in shapes):
-        raise BadInput(
-            "a stack needs at least one network, and all with parameters of the same names and shapes."
-        )
-    made = {name: torch.stack([one[name].detach() for one in every]) for name in every[0]}
-    bare = deepcopy(models[0])
-
-    def loss(weights: Stack, *batch: Tensor) -> Tensor:
-        found: Tensor = functional_call(bare, weights, batch)[0]
-        return found
-
-    return made, loss
-
-
 def descend_stack(
     loss: Callable[..., Tensor],
     weights: Mapping[str, Tensor],
@@ -249,7 +230,7 @@ def descend_stack(
 ) -> tuple[Tensor, Stack]:
     """Train the members of a stack, each as if alone; return the losses before every step (steps, K), and the weights.
 
-    loss       loss(weights, *batch) of one member, a number
+    loss       loss(weights, *batch) of one member, a number; of a module by torch.func.functional_call
     batch      of a step's number; `own`: every member has its own, (K, ...), or one is shared by all
     optimizer  sgd, momentum (0.9), adam, adamw (weight decay 0.01); or what a step takes off at a rate of one, as a
                function of the gradients, what it keeps between steps, and the number of the step from one
