@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from itertools import pairwise
 
 import pytest
 import torch
@@ -19,7 +18,6 @@ from edgewise.laboratory.prompt_attention import (
     log_mean_ratio,
     teacher_student,
 )
-from edgewise.study import load_recipe
 
 
 def small(outputs: int = 1, seed: int = 0) -> TeacherStudent:
@@ -138,17 +136,3 @@ def test_a_teacher_of_any_ratio_is_found(ratio: float) -> None:
     """From almost flat rows, whose prompt is far shorter than one, to nearly hard ones."""
     setting = teacher_student(samples=4, tokens=3, width=4, outputs=1, ratio=ratio)
     assert log_mean_ratio(setting.model, setting.teacher_prompt) == pytest.approx(math.log(ratio), abs=1e-9)
-
-
-def test_steps_of_equal_length_shrink_to_nothing_and_stay_there() -> None:
-    """Sign and normalized descent: eta, then eta (1 - t/T), and no step after the last, in either direction."""
-    problem, start = line(), torch.tensor([3.0, 3.0], dtype=torch.float64)
-    recipe = load_recipe("papers/tarmoun2025softmax/sign_descent").module
-    for method in (recipe.sign_descent, recipe.normalized_descent):
-        update, points = method(problem, 0.1, 4), [start]
-        for _ in range(7):
-            points.append(update(points[-1]))
-        lengths = [float((b - a).norm()) / math.sqrt(2) for a, b in pairwise(points)]
-        assert lengths == pytest.approx([0.1, 0.075, 0.05, 0.025, 0.0, 0.0, 0.0])
-        assert problem.loss(points[-1]) < problem.loss(start)
-    assert torch.allclose(recipe.sign_descent(problem, 0.1, 4)(start), start - 0.1)

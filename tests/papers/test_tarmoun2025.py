@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import math
+from itertools import pairwise
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 import torch
 
+from edgewise.laboratory import descent
 from edgewise.laboratory.prompt_attention import teacher_student
 from edgewise.study import load_recipe
+from edgewise.study.train import descend_stack
 
 FOLDER = Path(__file__).parents[2] / "papers" / "tarmoun2025softmax"
 
@@ -64,3 +68,54 @@ def test_sharp_examples_that_are_few_do_not_matter() -> None:
     assert several._several(case | {"sharp": 35}, 1e-4) - several._several(
         case | {"sharp": 35}, 1e-3
     ) == pytest.approx(2, abs=0.1)
+
+
+@pytest.mark.parametrize("value", ["frozen", "joint"])
+@pytest.mark.parametrize("method", ["gradient descent", "adam"])
+def test_steps_of_a_grid_together_are_the_ones_run_apart(method: str, value: str) -> None:
+    """The best step and its losses, against the laboratory's own descent."""
+    recipe = module("sign_descent")
+    case = recipe.cases()[0] | {"method": method, "value": value, "steps": 40, "ratio": 10.0}
+    found = recipe.measure(case)
+    made = teacher_student(case["samples"], case["tokens"], case["width"], case["ratio"], case["seed"])
+    joint = value == "joint"
+    problem = made.model.joint() if joint else made.model.frozen(made.teacher_value)
+    start = made.model.join(made.prompt, made.value) if joint else made.prompt
+    unit = 1 / float(torch.linalg.matrix_norm(problem.jacobian(start), 2)) ** 2 if method != "adam" else 1.0
+    single = {"gradient descent": descent.gradient_descent, "adam": descent.adam}[method]
+    grid = [unit * share for share in recipe.GRID[method]]
+    step, run = descent.tuned(problem, start, lambda s: single(problem, s), grid, 40, until=recipe.UNTIL)
+    assert found["step"] == pytest.approx(step)
+    assert found["losses"] == pytest.approx([float(run.losses[t]) for t in found["steps"]], rel=1e-5)
+
+
+@pytest.mark.parametrize("method", ["sign", "normalized"])
+def test_steps_of_equal_length_shrink_to_nothing(method: str) -> None:
+    """eta, then eta (1 - t/T), in units of the root of the number of coordinates; downhill."""
+    recipe = module("sign_descent")
+    start, points = torch.tensor([[[3.0, -1.0]]], dtype=torch.float64), []
+    losses, _ = descend_stack(
+        lambda weights: weights["theta"].square().sum(-1),
+        {"theta": start},
+        lambda _: (),
+        optimizer=recipe.DIRECTIONS[method],
+        rates=torch.tensor([[0.1]], dtype=torch.float64),
+        steps=4,
+        schedule=recipe.SCHEDULES[method],
+        look=lambda _, now: points.append(now["theta"].detach().clone()),
+    )
+    lengths = [float((b - a).norm()) / math.sqrt(2) for a, b in pairwise(points)]
+    assert lengths == pytest.approx([0.1, 0.075, 0.05, 0.025])
+    assert losses[-1] < losses[0]
+    if method == "sign":
+        assert (points[1] - start).abs().max() == pytest.approx(0.1)
+
+
+def test_clipped_gradients_are_a_tenth_of_the_first_at_most() -> None:
+    recipe = module("sign_descent")
+    memory: dict[str, list[torch.Tensor]] = {}
+    first = torch.tensor([[[3.0, 4.0], [0.0, 1.0]]])
+    assert recipe.clipped([first], memory, 1)[0].flatten().tolist() == pytest.approx([0.3, 0.4, 0.0, 0.1])
+    short = torch.tensor([[[0.1, 0.0], [2.0, 0.0]]])
+    assert recipe.clipped([short], memory, 2)[0].flatten().tolist() == pytest.approx([0.1, 0.0, 0.1, 0.0])
+    assert [recipe.warm(40)(t / 40) for t in range(5)] == pytest.approx([0.25, 0.5, 0.75, 1.0, 1.0])
