@@ -92,7 +92,7 @@ def test_a_reading_belongs_to_one_statement() -> None:
 def test_what_was_asked_for_is_settled_or_priced() -> None:
     """By a file with two commits, the criterion's and the result's; or missing with a price."""
     items = [item for each in asked().values() for item in each]
-    assert [len(each) for each in asked().values()] == [12, 10, 15]
+    assert [len(each) for each in asked().values()] == [12, 11, 15]
     for item in items:
         if "missing" in item:
             assert item["price"] > 0, item["what"]
