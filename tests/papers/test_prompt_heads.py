@@ -6,9 +6,11 @@ import pytest
 import torch
 
 from edgewise.errors import BadInput
+from edgewise.study import load_recipe
 from tests.support.recipes import neighbor
 
-_module = neighbor("papers/tarmoun2025softmax/heads.py", "prompt_heads")
+FILE = "papers/tarmoun2025softmax/heads.py"
+_module = neighbor(FILE, "prompt_heads")
 PromptHeads, block_jacobian = _module.PromptHeads, _module.block_jacobian
 interaction, row_values = _module.interaction, _module.row_values
 
@@ -60,3 +62,30 @@ def test_the_field_is_the_motion_of_the_rows() -> None:
 def test_refusal() -> None:
     with pytest.raises(BadInput, match=r"expected \(N, n, d\), \(H, N, n, k\), \(N, m\)"):
         PromptHeads(torch.zeros(2, 3, 4), torch.zeros(2, 3, 4), torch.zeros(2, 1))
+
+
+@pytest.mark.parametrize("shared", [0.0, 1.0])
+def test_steps_of_a_grid_together_are_the_ones_run_apart(shared: float) -> None:
+    """Against descent with the written gradient, one step of the grid after another."""
+    recipe = load_recipe(FILE).module
+    case = {
+        "heads": 2,
+        "samples": 6,
+        "tokens": 4,
+        "width": 4,
+        "ratio": 10.0,
+        "shared": shared,
+        "seed": 2,
+        "steps": 30,
+    }
+    found = recipe._descent(case)
+    model, P, _, V = recipe._problem(case, case["ratio"])
+    first, ends = model.loss(P, V), {}
+    for share in recipe.GRID:
+        now = P
+        for _ in range(case["steps"]):
+            now = now - share / model.curvature(P, V) * model.prompt_gradient(now, V)
+        ends[share] = model.loss(now, V) / first
+    assert found["share"] == min(ends, key=lambda share: ends[share])
+    assert found["final"] == pytest.approx(ends[found["share"]], rel=1e-6)
+    assert found["steps"][-1] == case["steps"]
