@@ -229,6 +229,11 @@ class ModelMap:
 
     def _decided(self, named: ModelSites | BadInput, reading: Reading) -> ModelSites:
         """The sites by name, corrected by what was read; as the model behaves if these are not its blocks."""
+        if (
+            isinstance(named, ModelSites) and reading.default is not None
+        ):  # the stack that is measured comes first
+            order = sorted(named.stacks, key=lambda stack: stack.name != reading.default.name)
+            named = replace(named, stacks=tuple(order))
         if isinstance(named, ModelSites) and _same_blocks(named.stacks[0], reading) is not None:
             return self._corrected(named, reading)
         stack = reading.default
@@ -340,10 +345,9 @@ class ModelMap:
         blocks, first = named.blocks, {block.module: block for block in reversed(stack.blocks)}
         pairs = [(site, first[site.name]) for site in blocks]
         wrong = _contradictions(pairs)
-        norm, parallel = (
-            stack.norm or named.norm,
-            named.parallel if stack.parallel is None else stack.parallel,
-        )
+        seen = any(True in (b.input_norm, b.output_norm, b.outside_norm) for b in stack.branches)
+        norm = stack.norm or ("" if seen and named.norm == "none" else named.norm)  # some that have no name
+        parallel = named.parallel if stack.parallel is None else stack.parallel
         if (norm, parallel) != (named.norm, named.parallel):
             said = f"norm {norm}, {'parallel' if parallel else 'one after the other'}"
             wrong.append(

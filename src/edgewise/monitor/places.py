@@ -208,7 +208,7 @@ def _layers(block: Block) -> list[tuple[Branch, ...]]:
     kinds = [branch.kind for branch in block.branches]
     count = kinds.count("attention")
     size = len(kinds) // max(count, 1)
-    if count < 2 or size * count != len(kinds) or kinds != kinds[:size] * count:
+    if count < 2 or size < 2 or size * count != len(kinds) or kinds != kinds[:size] * count:
         return [block.branches]
     return [block.branches[i : i + size] for i in range(0, len(kinds), size)]
 

@@ -109,7 +109,7 @@ def recognize(model: nn.Module | ModelMap, tokens: int | None, batch: object = N
     if not isinstance(architecture, Architecture):
         return "it is on the meta device or sharded, and has no config of a family that edgewise knows"
     if places.stacks[0].norm not in ("pre", "post", "none"):
-        return f"its branches end in norms ({places.stacks[0].norm}), which undo the gains of their matrices"
+        return f"its branches end in norms ({places.stacks[0].norm or '?'}), which undo the gains of their matrices"
     return Recognized(model, places, _with_multipliers(model, architecture), weightless)
 
 

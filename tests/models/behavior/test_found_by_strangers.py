@@ -15,8 +15,10 @@ from edgewise.models.behavior.dependence import open_keys
 from edgewise.models.behavior.queries_and_keys import ENTRIES, _beside_windows, _heads_by_letters
 from edgewise.models.behavior.token_order import _turned
 from edgewise.models.names.model_sites import Projection, Rows
+from edgewise.monitor.places import places_of
 from edgewise.probe.geometry import rows_of
 from tests.models.behavior.strangers import HEADS, WIDTH, Block, Mix, Think, Words
+from tests.support import zoo
 
 
 @pytest.fixture(autouse=True)
@@ -287,3 +289,88 @@ def test_heads_folded_into_entries_beside_chunks(width: int, heads: int | None) 
     site: Any = SimpleNamespace(traits=SimpleNamespace(heads=None, kv_heads=None, head_width=None))
     _heads_by_letters(site, "bcxd,bcyd->bcxy", queries, queries, width)
     assert site.traits.heads == heads
+
+
+class Damped(nn.Module):
+    """x + a (f(x) - x), a step toward the branch, or a (x + f(x)) beside the stream."""
+
+    def __init__(self, amount: float | Tensor, toward: bool = True) -> None:
+        super().__init__()
+        self.amount = nn.Parameter(amount) if isinstance(amount, Tensor) else amount
+        self.sign, self.parts = -1.0 if toward else 1.0, nn.ModuleList((Mix(), Think()))
+        self.norms = nn.ModuleList(nn.LayerNorm(WIDTH) for _ in range(2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        for part, norm in zip(self.parts, self.norms, strict=True):
+            own = part(norm(x))
+            x = x + self.amount * (own - x if self.sign < 0 else own + x)
+        return x
+
+
+@pytest.mark.parametrize(
+    ("amount", "toward", "skip", "multiplier"),
+    [
+        (0.25, True, 0.75, 0.25),
+        (torch.tensor(0.25), True, 0.75, 0.25),
+        (0.5, False, 1.5, 0.5),
+        (torch.full((WIDTH,), 0.1), True, None, None),
+    ],
+)
+def test_a_step_toward_the_branch_keeps_the_rest_of_the_stream(
+    amount: float | Tensor, toward: bool, skip: float | None, multiplier: float | None
+) -> None:
+    """It was stated as a stream times -1; of a vector neither is a number."""
+    found = edgewise.structure(Words(*(Damped(amount, toward) for _ in range(3))))
+    assert {(b.skip, b.multiplier) for block in found.blocks for b in block} == {(skip, multiplier)}
+
+
+class Slots(nn.Module):
+    """Experts that read mixtures of all tokens: a softmax, and no attention."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.place, self.experts = (
+            nn.Parameter(torch.randn(WIDTH, 3) / WIDTH),
+            nn.ModuleList(Think() for _ in range(3)),
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        scores = x @ self.place
+        slots = scores.softmax(1).mT @ x
+        given = torch.stack([expert(slots[:, i]) for i, expert in enumerate(self.experts)], 1)
+        return scores.softmax(-1) @ given
+
+
+def test_a_block_with_two_softmaxes_that_differ_is_one() -> None:
+    model = Words(*(Block(Mix(causal=False), Slots()) for _ in range(3)))
+    assert edgewise.structure(model).depth == edgewise.measure(model).depth == 3
+    assert places_of(model).depth == 3
+
+
+class WithPictures(nn.Module):
+    """A tower that comes first, whose patches take the place of some words."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tower, self.table = nn.ModuleList(zoo.Block() for _ in range(2)), nn.Embedding(64, zoo.WIDTH)
+        self.blocks, self.readout = nn.ModuleList(zoo.Block() for _ in range(4)), nn.Linear(zoo.WIDTH, 64)
+
+    def forward(self, ids: Tensor, patches: Tensor) -> Tensor:
+        for block in self.tower:
+            patches = block(patches)
+        x = self.table(ids)
+        x = x.masked_scatter((ids == 0)[..., None].expand_as(x), patches)
+        for block in self.blocks:
+            x = block(x)
+        return self.readout(x)
+
+
+def test_the_stack_that_is_measured_is_the_first_of_the_sites() -> None:
+    ids = torch.randint(1, 64, (2, 24))
+    ids[:, 3:13] = 0
+    batch = {"ids": ids, "patches": torch.randn(2, 10, zoo.WIDTH)}
+    assert edgewise.structure(WithPictures(), batch).stack == "blocks"
+    assert [stack.name for stack in edgewise.models.sites(WithPictures(), batch).stacks] == [
+        "blocks",
+        "tower",
+    ]

@@ -114,30 +114,23 @@ class Graph:
     """The nodes in the order they ran, and what went into and came out of every call of a module."""
 
     nodes: list[Node] = field(default_factory=list)
-    outputs: dict[int, list[tuple[str, int]]] = field(
-        default_factory=dict
-    )  # node to (module, call) it leaves
-    score_operands: dict[Operation, tuple[int, ...]] = field(
-        default_factory=dict
-    )  # queries, keys and values of a fused attention
+    # node to (module, call) it leaves
+    outputs: dict[int, list[tuple[str, int]]] = field(default_factory=dict)
+    # queries, keys and values of a fused attention
+    score_operands: dict[Operation, tuple[int, ...]] = field(default_factory=dict)
     updates: dict[Operation, Update] = field(default_factory=dict)  # of a matrix
-    constants: dict[Operation, tuple[Constant, ...]] = field(
-        default_factory=dict
-    )  # that a matrix product reads
-    equations: dict[Operation, tuple[str, int]] = field(
-        default_factory=dict
-    )  # of an einsum with a constant: its text, and which operand that is
-    stacked: dict[int, tuple[int, tuple[int, ...]]] = field(
-        default_factory=dict
-    )  # node of a torch.stack to (axis, nodes in it)
+    # that a matrix product reads
+    constants: dict[Operation, tuple[Constant, ...]] = field(default_factory=dict)
+    # of an einsum with a constant: its text, and which operand that is
+    equations: dict[Operation, tuple[str, int]] = field(default_factory=dict)
+    # node of a torch.stack to (axis, nodes in it)
+    stacked: dict[int, tuple[int, tuple[int, ...]]] = field(default_factory=dict)
     joined: dict[int, tuple[int, ...]] = field(default_factory=dict)  # node of a torch.cat to the nodes in it
-    mixes: dict[int, int] = field(
-        default_factory=dict
-    )  # node of a sum of the stream at two depths (x + 0.1 x_0) to the later operand
+    # node of a sum of the stream at two depths (x + 0.1 x_0) to the later operand
+    mixes: dict[int, int] = field(default_factory=dict)
 
-    doubled: dict[int, tuple[int, float, float]] = field(
-        default_factory=dict
-    )  # sum whose own skip is added to it again, x + (x + f(x)), to (node of that, weights of the sum and of the skip)
+    # sum whose own skip is added to it again, x + (x + f(x)), to (node of that, weights of the sum and of the skip)
+    doubled: dict[int, tuple[int, float, float]] = field(default_factory=dict)
     mapped: bool = False  # something ran on the stand-ins of `torch.vmap`
 
     @cached_property

@@ -43,7 +43,7 @@ def read_shares(experiment: Experiment) -> None:
         whole = skips[site.residual.node] * abs(_weights(experiment.graph, site)[0])
         later, again = _again(experiment.graph, site)
         if site.traits.skip and again:  # the skip is there twice
-            whole *= site.traits.skip / (site.traits.skip - again) * later
+            whole *= abs(site.traits.skip / (site.traits.skip - again) * later)
         site.traits.share = outer * sizes[site] / whole if whole else float("inf")
         site.traits.silent = sizes[site] == 0
 

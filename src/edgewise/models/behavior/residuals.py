@@ -6,7 +6,10 @@ which the other operand is reached through at least one weight.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
+
+from torch import Tensor
 
 from edgewise.models.behavior.graph import (
     CHOICE,
@@ -188,11 +191,7 @@ def _residual(graph: Graph, node: Node, sums: dict[int, ResidualSum]) -> Residua
             if any(graph[index].weight for index in inside):
                 if _same_stream(graph, branch, source.index, sums):
                     graph.mixes[node.index] = branch
-                    end = sums.get(_plainly(graph, branch, sums))
-                    if end is not None and _plainly(graph, skip.index, sums) == _plainly(
-                        graph, end.point, sums
-                    ):
-                        graph.doubled[end.node] = node.index, node.weights[side], node.weights[1 - side]
+                    _join_skips(graph, node, side, sums)
                     return None
                 point = source if source in way else way[-1]
                 node.mixed |= stream is not None
@@ -200,6 +199,19 @@ def _residual(graph: Graph, node: Node, sums: dict[int, ResidualSum]) -> Residua
                 made &= source not in way
                 return ResidualSum(node.index, point.index, source.index, 1 - side, inside, parts, made)
     return None
+
+
+def _join_skips(graph: Graph, node: Node, side: int, sums: dict[int, ResidualSum]) -> None:
+    """Note the skip that is added again to a sum times a number, x + (x + f(x)) or x + a (f(x) - x)."""
+    assert node.operands is not None
+    *way, last = way_up(graph, graph[node.operands[side]], sums)
+    end = sums.get(last.index)
+    if end is None or _plainly(graph, node.operands[1 - side], sums) != _plainly(graph, end.point, sums):
+        return
+    scales = [each.scale for each in way if each.scale is not None]
+    last.mixed |= any(isinstance(scale, Tensor) for scale in scales)
+    scale = math.prod(scale for scale in scales if not isinstance(scale, Tensor))
+    graph.doubled[end.node] = node.index, node.weights[side] * scale, node.weights[1 - side]
 
 
 def _plainly(graph: Graph, index: int, sums: dict[int, ResidualSum]) -> int:

@@ -365,7 +365,7 @@ def _in_stages(graph: Graph, chain: Chain, children: Sequence[str], prefixes: Se
 def _split_stages(graph: Graph, chain: Chain) -> None:
     """Where every number holds the same pattern of branches several times, with one attention each, it holds blocks."""
     signatures = [_signature(graph, residual) for residual in chain.sums]
-    within = [repetition([signatures[place] for place in block]) for block in chain.blocks]
+    within = [repetition([signatures[place] for place in block], alike=True) for block in chain.blocks]
     own = zip(chain.blocks, within, strict=True)
     attends = {
         sum(signatures[place][0] for place, number in zip(block, numbers, strict=True) if number == one)
@@ -411,11 +411,12 @@ def _signature(graph: Graph, residual: ResidualSum) -> tuple[Any, ...]:
     return any(part.softmax for part in residual.parts), residual.joins, tuple(widths)
 
 
-def repetition(signatures: Sequence[tuple[Any, ...]]) -> list[int]:
+def repetition(signatures: Sequence[tuple[Any, ...]], alike: bool = False) -> list[int]:
     """Assign each sum to a block if no module says it: the shortest pattern that repeats along the chain.
 
-    A pattern that has attention several times and begins with it (layers of two kinds in turn) is as many blocks, and
-    so is a chain in which nothing repeats (layers whose widths differ), if each has as many sums.
+    Unless blocks must be alike, a pattern that has attention several times and begins with it (layers of two kinds in
+    turn) is as many blocks, and so is a chain in which nothing repeats (layers whose widths differ), if each has as
+    many sums.
     """
     number = len(signatures)
     period = next(
@@ -424,7 +425,7 @@ def repetition(signatures: Sequence[tuple[Any, ...]]) -> list[int]:
     )
     starts = [place for place in range(period) if signatures[place][0] and not signatures[place][1]]
     sizes = {end - start for start, end in zip(starts, [*starts[1:], period], strict=False)}
-    if len(starts) > 1 and starts[0] == 0 and len(sizes) == 1:
+    if len(starts) > 1 and starts[0] == 0 and len(sizes) == 1 and not alike:
         period = sizes.pop()
     return [place // period for place in range(number)]
 
