@@ -280,7 +280,7 @@ ROOMS = {
     "landscape": Room(6, 1615, 0.54, 0.06, 0),
     # Reversible blocks, long skips, latents, roles of experts and heads; stages, codas and hourglasses as one stack.
     # Scores handed on, sequences folded into an entry, tensordot. Stages of different widths (Swin), sub-norms.
-    "models": Room(48, 14990, 0.70, 0.37, 0),
+    "models": Room(48, 14985, 0.70, 0.37, 0),
     # 25: operations, facts, differential, trials, examination, watched_steps and run_events are new ideas (32, 35).
     "monitor": Room(
         25, 12355, 0.60, 0.22, 0

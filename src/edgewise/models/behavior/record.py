@@ -38,9 +38,8 @@ class BranchMatrix(NamedTuple):
     role: str  # query, key, value, output; gate, input, output
     parameter: str
     transposed: bool  # stored (in, out)
-    rows: tuple[int, int, int, int] | None = (
-        None  # groups, rows of a group, start and stop in each; None: all
-    )
+    # groups, rows of a group, start and stop in each; None: all
+    rows: tuple[int, int, int, int] | None = None
     bias: str | None = None
     layer: int | None = None  # which slice along the first axis of a parameter that holds all layers
     split: int = (
@@ -58,9 +57,8 @@ class ProjectionCall(NamedTuple):
     parameters: tuple[
         str, ...
     ]  # the matrix first, those of adapters behind it; () if they are not parameters
-    rows: tuple[int, int, int, int] | None = (
-        None  # of a fused matrix, as in `BranchMatrix`; None: all, or not read
-    )
+    # of a fused matrix, as in `BranchMatrix`; None: all, or not read
+    rows: tuple[int, int, int, int] | None = None
 
 
 class AttentionCall(NamedTuple):
@@ -78,9 +76,8 @@ class AttentionCall(NamedTuple):
     value: ProjectionCall | None
     query_axes: str | None  # at the product: "batch head token width"; "batch*head" if they share an axis
     key_axes: str | None
-    scale: (
-        float | None
-    )  # between product and softmax; None if that is not one number (a cap, a learned temperature)
+    # between product and softmax; None if that is not one number (a cap, a learned temperature)
+    scale: float | None
     heads: int | None = None  # of this call; None if they are not known
 
 
@@ -129,9 +126,8 @@ class Branch:
     window: int | None  # keys seen to one side, the token itself included; None up to `Stack.horizon` tokens
     window_both_sides: bool
     softmax: bool
-    linear: (
-        bool | None
-    )  # equal tokens: output proportional to input; attention that is not has a gate or MLP inside
+    # equal tokens: output proportional to input; attention that is not has a gate or MLP inside
+    linear: bool | None
     rows_sum_to_one: bool | None  # equal tokens give equal outputs: weights of the keys sum to one
     memory: bool  # reads another stack
     other_layers: bool  # reads the stream at other layers of its own stack (shared keys and values)
@@ -142,9 +138,8 @@ class Branch:
     positions: tuple[str, ...] | None  # rotary, scaled, query or key, alibi, bias, unknown; () for none
     qk_norm: bool | None
     heads: int | None
-    products: (
-        int  # of queries with keys: one for all heads, one for each, or two whose weights are subtracted
-    )
+    # of queries with keys: one for all heads, one for each, or two whose weights are subtracted
+    products: int
     kv_heads: int | None
     head_width: int | None
     activation: str | None
@@ -159,15 +154,13 @@ class Branch:
     matrices: tuple[BranchMatrix, ...] = ()  # by role, if all of them are parameters whose role is certain
     conditioned: bool = False  # a gate made from another input multiplies it; `layer_scale` is its size here
     weights_seen: bool = False  # `rows_sum_to_one` rests on the weights themselves, not on equal tokens alone
-    calls: tuple[
-        AttentionCall, ...
-    ] = ()  # of an attention: one, or one for each head or each part of the scores
+    # of an attention: one, or one for each head or each part of the scores
+    calls: tuple[AttentionCall, ...] = ()
     no_roles: str = ""  # why `matrices` are empty
     norm_slope: float | None = None  # inside a tanh or erf in the place of a norm
     middle_norm: bool = False  # between the activation of an MLP and its last matrix
-    writers: tuple[
-        BranchMatrix, ...
-    ] = ()  # the last matrices, if each is a parameter; also if roles are not certain
+    # the last matrices, if each is a parameter; also if roles are not certain
+    writers: tuple[BranchMatrix, ...] = ()
 
     @property
     def softmaxes(self) -> tuple[Operation, ...]:
@@ -213,9 +206,8 @@ class Stack:
     width: int
     tokens: int  # of its stream in this reading
     horizon: int  # tokens up to which windows were looked for
-    layout: (
-        str | None
-    )  # "batch token feature" and so on ("one": an axis of size one), None if it was not proven
+    # "batch token feature" and so on ("one": an axis of size one), None if it was not proven
+    layout: str | None
     start: Operation  # where the stream enters the first block
     start_norm: float  # mean square per coordinate there
     absolute: bool | None  # equal tokens differ by their position at the start of the stream
@@ -224,12 +216,10 @@ class Stack:
     shared: bool  # blocks use the same module
     notes: tuple[str, ...] = ()
     not_read: tuple[str, ...] = ()  # why it cannot be described; the stream itself can still be measured
-    weights: tuple[str, ...] | None = (
-        None  # parameters that its branches multiply the stream by; None: not all known
-    )
-    adapters: tuple[
-        str, ...
-    ] = ()  # those of low-rank updates beside a matrix (LoRA), which `weights` leaves out
+    # parameters that its branches multiply the stream by; None: not all known
+    weights: tuple[str, ...] | None = None
+    # those of low-rank updates beside a matrix (LoRA), which `weights` leaves out
+    adapters: tuple[str, ...] = ()
 
     @property
     def depth(self) -> int:
