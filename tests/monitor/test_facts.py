@@ -512,3 +512,20 @@ def test_units_that_are_dead_from_the_start_are_not_called_unused() -> None:
             optimizer.step()
     (alarm,) = [a for a in handle.alarms if a.kind is AlarmKind.PARAMETERS_STILL]
     assert "never get a gradient that is not zero" in alarm.cause and "linear1.weight" in alarm.what
+
+
+def test_attention_that_gets_no_gradient_is_explained_by_what_was_known_of_the_start() -> None:
+    """Norms with an eps of ten million: what enters attention is tiny, and its scores have no say."""
+    model, criterion = encoder(), nn.CrossEntropyLoss()
+    for module in model.modules():
+        if isinstance(module, nn.LayerNorm):
+            module.eps = 1e7
+    optimizer = torch.optim.Adam(model.parameters(), 1e-3)
+    with edgewise.watch(model, criterion=criterion, quiet=True, everything=True) as handle:
+        for _ in range(25):
+            x = torch.randint(0, 64, (4, 16))
+            optimizer.zero_grad()
+            criterion(model(x).flatten(0, 1), x.flatten()).backward()
+            optimizer.step()
+    (alarm,) = [a for a in handle.alarms if "queries and keys" in a.what]
+    assert "norm" in alarm.cause and alarm.could_be == ()

@@ -301,7 +301,6 @@ APART = math.log(0.1)  # separation below which tokens count as alike, if they w
 SEPARATED = math.log(1e-6)  # tokens that differ by less than a thousandth of their length are one token
 REACHES = -28.0  # nats of the squared gradient from the last block to the first: a factor of 10^6
 STARVED = -18.0  # nats of the squared gradients: a ten-thousandth
-ALIKE_KEYS = 0.5  # nats of attention entropy: more than one key is seen
 ONE_HOT, OF_BLOCKS = 0.5, 0.75  # of the rows, in so many of the blocks
 AGREE = 3  # rows
 
@@ -575,25 +574,24 @@ def attention_starved(history: History) -> Detection | None:
     logits = history.at("largest_logit")
     block = int(np.argmax(starved))
     entropy, gain = (float(history.now[history.at(name)[block]]) for name in ("entropy", "softmax_gain"))
-    kind = AlarmKind.MISTAKE
     what = (
         f"In {starved.mean():.0%} of the blocks the gradient of queries and keys is below {math.exp(STARVED / 2):.0e} "
-        f"of that of values and outputs, in {FEWEST} rows"
+        f"of that of values and outputs, in {FEWEST} rows."
     )
-    cause = advice = ""
     if math.isnan(entropy) and gain == -math.inf:
-        kind = AlarmKind.ATTENTION_ONE_HOT
-        cause = "attention sees one place only: a mask or window leaves each query a single key, and scores have no say"
-        advice = "Print the mask of one row, and which value of it means that a key is seen."
-    elif entropy > math.log(ALIKE_KEYS):
-        cause = (
-            "all keys that attention may see are alike: only padding is attended to (an attention mask that is "
-            "inverted), or tokens are copies of one another"
+        return Detection(
+            AlarmKind.ATTENTION_ONE_HOT,
+            what,
+            "attention sees one place only: a mask or window leaves each query a single key, and scores have no say",
+            "Print the mask of one row, and which value of it means that a key is seen.",
+            int(logits[block]),
         )
-        advice = (
-            "Print the mask of one row, and which value of it means that a key is seen; compare two tokens."
-        )
-    return Detection(kind, f"{what}.", cause, advice, int(logits[block]))
+    rivals = (
+        "only padding is attended to (an inverted mask): print the mask of one row",
+        "what enters attention is tiny, or alike for all tokens (a norm without effect): compare two tokens there",
+        "scores are so large that the softmax is closed: compare the largest logit with 20",
+    )
+    return Detection(AlarmKind.MISTAKE, what, series=int(logits[block]), could_be=rivals)
 
 
 LEVELS = (separation_gone, gradient_gone, attention_one_hot, attention_starved)

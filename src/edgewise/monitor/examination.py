@@ -694,6 +694,9 @@ class Examination:
         if alarm.kind in EVENTS and not alarm.cause and max(alarm.step - WAIT, 0) <= changed <= alarm.step:
             cause, advice = trials.rewritten((changed, self.custody.what))
             return replace(alarm, cause=cause, advice=advice)
+        starved = next((each.detection for each in self.suspects if each.kind in trials.OF_ATTENTION), None)
+        if alarm.kind is AlarmKind.MISTAKE and "queries and keys" in alarm.what and starved is not None:
+            return replace(alarm, cause=starved.cause, could_be=(), advice=starved.advice)
         if (
             alarm.kind is AlarmKind.NOT_A_NUMBER
             and " gradient" in alarm.what

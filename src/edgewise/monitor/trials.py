@@ -36,6 +36,7 @@ CLIPPED_SMALL = 0.2  # of the gradient that arrived is used
 MULTIPLIED = 50.0  # times the loss, beyond which a plain gradient step is another one
 OF_STEPS = ("momentum", "decay", "groups", "rate scale", "gradient at the step")  # facts of `check`
 OF_STATES = ("frozen and fresh", "update ratio", "order not seen", "collapse", "weight scale", "schedule")
+OF_ATTENTION = ("padding is seen", "norm eps")  # of keys that are all alike
 # symptoms that no single event explains
 STATIC = AlarmKind.NOT_LEARNING, AlarmKind.RANK_COLLAPSE, AlarmKind.VANISHING_GRADIENT
 
