@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -18,8 +19,10 @@ from edgewise.monitor.facts import BackwardFacts
 from edgewise.monitor.hooks import Switch, cross_entropy_of
 from edgewise.monitor.run_events import BatchProfiles
 from edgewise.monitor.trials import (
+    DEPENDS,
     Trial,
     group_rate,
+    label_dependence,
     label_information,
     of_symptom,
     rate_trial,
@@ -345,6 +348,30 @@ def test_one_group_with_a_rate_far_from_the_others_is_tried_with_theirs() -> Non
         assert found is None or (
             found[0] is AlarmKind.PARAMETERS_STILL and "too low, 0.0001 times" in found[2]
         )
+
+
+def test_what_tokens_tell_about_labels_says_whether_the_two_belong_together() -> None:
+    """Next tokens, noisy ones, a copy from eight places before; labels of another batch, and those of whole rows."""
+    rng = torch.Generator().manual_seed(0)
+
+    def told(labels_of: Any) -> float:
+        e, texts = evidence(), [torch.randint(0, 12, (8, 30), generator=rng) for _ in range(9)]
+        e.dated = [
+            (k, (((x[:, 9:-1],), {}), ((torch.zeros(8, 12), labels_of(x, before)), {})))
+            for k, (before, x) in enumerate(pairwise(texts))
+        ]
+        return label_dependence(e)
+
+    def noisy(x: Tensor, _: Tensor) -> Tensor:
+        y = x[:, 10:].flatten()
+        return torch.where(
+            torch.rand(len(y), generator=rng) < 0.5, torch.randint(0, 12, y.shape, generator=rng), y
+        )
+
+    own = [lambda x, _: x[:, 10:].flatten(), noisy, lambda x, _: x[:, 9:-1].roll(8, 1).flatten()]
+    assert all(told(each) > 2 * DEPENDS for each in own)
+    assert abs(told(lambda x, before: before[:, 10:].flatten())) < DEPENDS / 2
+    assert math.isnan(told(lambda x, _: x[:, 3]))
 
 
 def test_a_label_that_stands_in_the_input_is_found() -> None:

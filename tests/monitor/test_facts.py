@@ -496,6 +496,7 @@ def test_a_run_that_ends_at_the_entropy_of_the_labels_or_little_below_says_so(la
     }
     assert len(said) == len(handle.alarms) == (labels != "own")
     assert labels == "own" or words[labels] in said[0]
+    assert [bool(alarm.cause) for alarm in handle.alarms] == [labels == "of the batch before"] * len(said)
 
 
 def test_units_that_are_dead_from_the_start_are_not_called_unused() -> None:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from edgewise.monitor.alarm import Alarm, AlarmKind, Moved
 from edgewise.monitor.columns import HEAD_STATISTICS, StatisticLayout, fast_columns, names, slow_columns
-from edgewise.monitor.detectors import near
+from edgewise.monitor.detectors import attention_one_hot, gradient_gone, near, separation_gone
 from edgewise.monitor.facts import (
     Aftermath,
     BackwardFacts,
@@ -22,10 +22,7 @@ from edgewise.monitor.facts import (
     RateSeries,
     RowFacts,
     StepFacts,
-    attention_one_hot,
     audited,
-    gradient_gone,
-    separation_gone,
 )
 from edgewise.monitor.hooks import Switch
 from edgewise.monitor.run_events import BatchProfiles, RunEvents

@@ -157,7 +157,6 @@ class Evidence:
     """What the tests check."""
 
     model: nn.Module  # without its wrappers; never changed
-    map: ModelMap | None
     criterion: nn.Module | None
     optimizers: Sequence[Optimizer]
     batches: Sequence[tuple[Call, Call | None]]  # the last sampled, with what the criterion was called with
@@ -195,6 +194,7 @@ class Evidence:
     outweighed: float = (
         1.0  # where backward() begins over the criterion's loss, if that is no constant multiple
     )
+    map: ModelMap | None = None  # of the model, if it was read
 
     @property
     def call(self) -> Call | None:

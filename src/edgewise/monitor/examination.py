@@ -473,7 +473,6 @@ class Examination:
         unknown = self.criterion is None and self.batch.logs
         return Evidence(
             self.places.model,
-            self.places.map,
             nn.CrossEntropyLoss(label_smoothing=min(smoothed, 1.0)) if unknown else self.criterion,
             self.optimizers,
             list(self.batch.recent),
@@ -510,6 +509,7 @@ class Examination:
             losses.harmed,
             math.exp(min(self.history.now[norm[0]], LARGEST)) if len(norm) else math.inf,
             self.backward.outweighed,
+            self.places.map,
         )
 
     def _classes(self, prediction: Tensor | None) -> int:
@@ -642,7 +642,8 @@ class Examination:
         """Return whether a loss that does not fall has learned anything about the inputs, and if not, why."""
         losses, entropy = self.history.losses, self.profiles.label_entropy()
         flat, level = losses.flat(FLAT), losses.level()
-        ignorant = FLAT * entropy < level < math.inf
+        uneven = entropy < FLAT * losses.chance  # so that knowing what is frequent is worth something
+        ignorant = uneven and FLAT * entropy < level < math.inf
         if losses.risen() if not last else not (flat or ignorant or self._stands(level)):
             return []
         if not last and losses.falls() is not False:
@@ -652,16 +653,24 @@ class Examination:
             known, recent = trials.label_information(evidence), losses.last(LONG)
             calm = len(recent) == LONG and float(recent.std()) < CALM
             used = known is not None and known > trials.INFORMED
-            if (used and not (last and self._stands(level))) or (
-                known is None and not (last and calm and flat)
-            ):
+            said = (
+                (last and self._stands(level))
+                if used
+                else flat or (ignorant and known is not None) or not last
+            )
+            if not said or (known is None and not (last and calm)):
+                return []
+            late = (step >= LOOKS[1] and flat) or (step >= LOOKS[2] and ignorant)
+            depends = trials.label_dependence(evidence) if (last or late) and not used else math.nan
+            if depends > trials.DEPENDS and not flat:  # a slow task
                 return []
             answer = trials.of_symptom(AlarmKind.NOT_LEARNING, evidence)
-            late = (step >= LOOKS[1] and flat) or (step >= LOOKS[2] and ignorant)
+            if not answer.cause and depends < trials.DEPENDS:
+                answer = trials.Answer(*trials.UNRELATED)
             if answer.cause or (last and step >= PLATEAU) or late:
                 apart = "" if known is None else f", and {known:.2g} nats higher with labels exchanged"
                 what = (
-                    f"has stopped at {level:.3g}, where guessing costs {losses.scale:.3g}{apart}."
+                    f"has stopped at {level:.3g}, where guessing costs {losses.chance:.3g}{apart}."
                     if used
                     else f"has not left the entropy of the labels ({entropy:.3g}): it is {level:.3g}{apart}: nothing "
                     "of the inputs is used."
@@ -682,9 +691,9 @@ class Examination:
         return []
 
     def _stands(self, level: float) -> bool:
-        """Tell whether a loss that is hardly below that of guessing has stopped there."""
+        """Tell whether a loss that is hardly below that of guessing, where that is known, has stopped there."""
         losses = self.history.losses
-        return STUCK * losses.scale < level < math.inf and losses.falls() is False and not losses.open
+        return STUCK * losses.chance < level < math.inf and losses.falls() is False and not losses.open
 
     def explain(self, alarm: Alarm) -> Alarm | None:
         """The alarm with its cause, if a test decides it; None if it is withheld."""
@@ -742,6 +751,8 @@ class Examination:
         if drifts and not answer.cause and (at_floor or not (losses.harmed or "first row" in alarm.what)):
             return None  # weights that wander do no harm while the loss stays
         plateau = alarm.step < PLATEAU and not losses.risen() and "first row" not in alarm.what
+        if alarm.kind is AlarmKind.EXPLODING_GRADIENT and not answer.cause and not losses.risen():
+            return None
         learns = alarm.kind in OF_LEARNING or (alarm.kind is AlarmKind.LOGIT_GROWTH and self._soft())
         if learns and not answer.cause and plateau:  # healthy networks leave it again
             return None

@@ -73,6 +73,14 @@ class Answer:
     tried: bool = False  # the cause is a rate that was tried
 
 
+UNRELATED = (
+    "the labels have nothing to do with the inputs: no token near a label tells anything about it",
+    "Check how inputs and labels are paired, shuffled and shifted.",
+)
+NEAR = 8  # places between a label and a token
+DEPENDS = 0.1  # nats that one token tells about a label, from which the two belong together
+
+
 def of_symptom(kind: AlarmKind, e: Evidence) -> Answer:
     """Ask every test that could explain a symptom; what no test decides stands under `could_be`."""
     found = mistakes(e, copies=True)
@@ -106,10 +114,7 @@ def of_symptom(kind: AlarmKind, e: Evidence) -> Answer:
             rivals.pop("slow", None)
             ruled_out.append(f"the learning rate ({sentence})")
     if "labels" in rivals and unrelated_labels(e):
-        cause = (
-            "the labels have nothing to do with the inputs: they are neither the next tokens nor any nearby"
-        )
-        return Answer(cause, "Check how inputs and labels are paired, shuffled and shifted.")
+        return Answer(*UNRELATED)
     others = [f"{each.detection.cause}: {each.detection.advice.rstrip('.')}" for each in e.suspects]
     return Answer(could_be=(*(RIVALS[name] for name in rivals), *others[:2]), ruled_out=tuple(ruled_out))
 
@@ -613,3 +618,42 @@ def unrelated_labels(e: Evidence) -> bool:
     if len(tokens) > 1 + e.shifted_inside or not looks_causal(e):  # a translation, or a task of its own
         return False
     return kept > 0.9 and max(agreement(ids, labels, s) for s in range(-3, 4)) < 0.5
+
+
+def label_dependence(e: Evidence) -> float:
+    """Nats that one token of the inputs tells about the label near it, less what chance gives; not a number if unknown.
+
+    The most of all inputs and of places up to eight further, over the batches at hand.
+    """
+    pairs: dict[tuple[int, int], list[Tensor]] = {}
+    for _, batch in e.dated:
+        labels = replace(e, batches=[batch]).counted()
+        given = [
+            t for t in tensors([*batch[0][0], *batch[0][1].values()]) if t.dim() == 2 and t is not labels
+        ]
+        tokens = [t for t in given if t.dtype in (torch.int64, torch.int32)]
+        for place, ids in enumerate(tokens if labels is not None else ()):
+            rows, length = ids.shape
+            width = next((w for w in (length, length - 1) if labels.numel() == rows * w and w > 4), 0)
+            if not width:
+                continue
+            own = labels.reshape(rows, width)
+            for shift in range(-NEAR, NEAR + 1):
+                low, high = max(0, -shift), max(0, min(width, length - shift))
+                part, near = own[:, low:high].flatten(), ids[:, low + shift : high + shift].flatten()
+                kept = part != IGNORED
+                pairs.setdefault((place, shift), []).append(torch.stack((part[kept], near[kept])))
+    told = [_information(torch.cat(each, 1)) for each in pairs.values()]
+    return max(told, default=math.nan)
+
+
+def _information(pairs: Tensor) -> float:
+    """Mutual information of two rows of numbers, in nats, less the bias of so few of them."""
+    (_, a), (_, b) = (row.unique(return_inverse=True) for row in pairs.cpu())
+    if not a.numel():
+        return math.nan
+    joint = torch.bincount(a * (b.max() + 1) + b, minlength=int((a.max() + 1) * (b.max() + 1)))
+    p = joint.reshape(int(a.max()) + 1, -1).double() / a.numel()
+    q = p.sum(1, keepdim=True) * p.sum(0, keepdim=True)
+    found = float(torch.special.xlogy(p, p / q).sum())
+    return found - (p.shape[0] - 1) * (p.shape[1] - 1) / (2 * a.numel())
