@@ -643,17 +643,14 @@ def label_dependence(e: Evidence) -> float:
                 part, near = own[:, low:high].flatten(), ids[:, low + shift : high + shift].flatten()
                 kept = part != IGNORED
                 pairs.setdefault((place, shift), []).append(torch.stack((part[kept], near[kept])))
-    told = [_information(torch.cat(each, 1)) for each in pairs.values()]
+    told = []
+    for each in pairs.values():
+        (_, a), (_, b) = (row.unique(return_inverse=True) for row in torch.cat(each, 1).cpu())
+        if not a.numel():
+            continue
+        counts = torch.bincount(a * (b.max() + 1) + b, minlength=int((a.max() + 1) * (b.max() + 1)))
+        p = counts.reshape(int(a.max()) + 1, -1).double() / a.numel()
+        q = p.sum(1, keepdim=True) * p.sum(0, keepdim=True)
+        bias = (p.shape[0] - 1) * (p.shape[1] - 1) / (2 * a.numel())  # of so few
+        told.append(float(torch.special.xlogy(p, p / q).sum()) - bias)
     return max(told, default=math.nan)
-
-
-def _information(pairs: Tensor) -> float:
-    """Mutual information of two rows of numbers, in nats, less the bias of so few of them."""
-    (_, a), (_, b) = (row.unique(return_inverse=True) for row in pairs.cpu())
-    if not a.numel():
-        return math.nan
-    joint = torch.bincount(a * (b.max() + 1) + b, minlength=int((a.max() + 1) * (b.max() + 1)))
-    p = joint.reshape(int(a.max()) + 1, -1).double() / a.numel()
-    q = p.sum(1, keepdim=True) * p.sum(0, keepdim=True)
-    found = float(torch.special.xlogy(p, p / q).sum())
-    return found - (p.shape[0] - 1) * (p.shape[1] - 1) / (2 * a.numel())
