@@ -208,6 +208,15 @@ def test_caught_named_and_repaired(
     assert [f for f in audit_initialization(model) if f.kind is kind] == before
 
 
+@pytest.mark.parametrize("value", [math.inf, -math.inf, math.nan])
+def test_one_entry_of_a_table_that_is_not_finite_is_an_error(value: float) -> None:
+    model = HANDWRITTEN["nanogpt"]()
+    model.transformer.wpe.weight.data[3, 2] = value
+    (found,) = [f for f in audit_initialization(model) if "transformer.wpe.weight" in f.parameters]
+    assert (found.kind, found.severity.value) == (AuditKind.NEVER_INITIALIZED, "error")
+    assert found.observation == "entries not finite"
+
+
 def parameter_exists(model: nn.Module, finding: AuditFinding) -> bool:
     return all(isinstance(model.get_parameter(name), nn.Parameter) for name in finding.parameters)
 

@@ -18,6 +18,7 @@ from torch import nn
 
 from edgewise import landscape
 from edgewise.errors import BadInput
+from edgewise.landscape.loss_grid import _short
 from tests.support import landscape_networks as networks
 from tests.support.landscape_networks import cross_entropy, own, seeded
 
@@ -200,3 +201,8 @@ def test_facts_that_are_a_list_and_losses_that_are_no_numbers_are_refused(tmp_pa
     for name in ("list.npz", "words.npz"):
         with pytest.raises(BadInput, match="cannot be read as a landscape"):
             landscape.Plane.load(tmp_path / name)
+
+
+def test_what_is_refused_is_cut_to_sixty_letters() -> None:
+    assert [len(_short("x" * n)) for n in (59, 60, 200)] == [59, 60, 60] and _short("x" * 60).endswith("x...")
+    assert _short(1 / 3) == "0.333333"

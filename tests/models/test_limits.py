@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,9 @@ from torch import Tensor, nn
 
 from edgewise.errors import BadInput
 from edgewise.models import module_description
+from edgewise.models.behavior import to_architecture
+from edgewise.models.behavior.layout import Layout, layouts
+from edgewise.models.behavior.mlp import _misfit
 from edgewise.models.config.families.decoders import _routed
 from edgewise.models.config.reader import (
     ConfigReader,
@@ -36,7 +40,16 @@ from edgewise.models.names.weight_gains import (
     one_or_each,
     root_mean_square,
 )
-from edgewise.models.small.sizes import Scale, Tower, _heads, _key_heads, _sections, _tower, small_number
+from edgewise.models.small.sizes import (
+    Scale,
+    Tower,
+    _heads,
+    _key_heads,
+    _sections,
+    _tower,
+    _tower_of,
+    small_number,
+)
 
 
 # --- configs ---------------------------------------------------------------------------------------------------------
@@ -408,3 +421,41 @@ def test_the_small_width_is_the_narrowest_that_keeps_the_proportions() -> None:
     assert _tower("", 128, values, []).small_width == 128  # narrow already
     # experts are told by their shape: neither 64 nor, twice as wide, 128 may be the width of the stream
     assert _tower("", 1024, values | {"num_experts": 128}, []).small_width not in (64, 128)
+
+
+def test_a_config_without_a_width_shares_that_of_the_config_around_it() -> None:
+    outer, inner = Tower("", 1024, 8, 128, 64, 4, 16), Tower("text", 512, 8, 64, 80, 4, 16)
+    known = {"": outer, "text": inner}
+    assert _tower_of("text", known) is inner and _tower_of("text.audio.part", known) is inner
+    assert _tower_of("vision.part", known) is outer and _tower_of("", known) is outer
+    assert _tower_of("text.part", {"vision": inner}) is None
+
+
+# --- behavior --------------------------------------------------------------------------------------------------------
+def test_the_axis_of_the_batch_grows_and_features_are_last_or_second() -> None:
+    assert layouts((2, 4, 8), (3, 4, 8), 2, 3) == [Layout(0, 2, 3), Layout(0, 1, 3)]
+    assert layouts((2, 4, 8, 8), (3, 4, 8, 8), 2, 3) == [Layout(0, 3, 4), Layout(0, 1, 4)]
+    assert layouts((4, 2, 8), (4, 3, 8), 2, 3) == [Layout(1, 2, 3)]
+    assert layouts((2, 4, 8), (4, 4, 8), 2, 3) == layouts((2, 4, 8), (3, 4), 2, 3) == []
+    assert layouts((4, 4, 8), (6, 4, 8), 2, 3) == [
+        Layout(0, 2, 3),
+        Layout(0, 1, 3),
+    ]  # two rows for each entry
+
+
+def test_a_gain_a_shift_and_a_factor_for_each_token_leave_nothing() -> None:
+    rows = drawn(64, 12) + torch.linspace(0.5, 2.0, 12)
+    gain, shift = torch.linspace(0.5, 3.0, 12), torch.linspace(-1.0, 1.0, 12)
+    normed = rows / rows.pow(2).mean(-1, keepdim=True).sqrt()
+    assert _misfit(rows, gain * normed + shift) < 1e-9
+    centred = rows - rows.mean(-1, keepdim=True)
+    assert _misfit(rows, gain * centred / centred.pow(2).mean(-1, keepdim=True).sqrt() + shift) < 1e-9
+    assert _misfit(rows, drawn(64, 12).roll(1, 0)) > 0.5 and _misfit(rows, rows[:, :5]) == math.inf
+
+
+def test_the_linear_half_is_both_together_where_the_halves_were_not_told_apart() -> None:
+    def branch(**gains: float | None) -> Any:
+        return SimpleNamespace(gains=SimpleNamespace(**gains), module="mlp")
+
+    assert to_architecture._linear(branch(linear=None, inward=2.0)) == 2.0
+    assert to_architecture._linear(branch(linear=3.0, inward=2.0)) == 3.0

@@ -61,6 +61,7 @@ def draw(*shape: int) -> Tensor:
         (draw(501, 2).sigmoid(), {}, ""),
         (draw(334, 3).sigmoid(), {}, "squashed (a sigmoid)"),
         (draw(333, 3).sigmoid(), {}, ""),  # 999 outputs
+        ((50 * draw(334, 3)).sigmoid(), {}, "squashed (a sigmoid)"),  # the largest are exactly one
         (torch.full((64, 3), 0.7), {"rows": 10}, "does not depend on the model"),
         (torch.full((64, 3), 0.7), {"rows": 9}, ""),
         (draw(64, 3), {"path": OutputPath(lambda z, _: z, "tanh")}, "squashed by a tanh"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,6 +14,7 @@ from scipy import stats
 from torch import Tensor, nn
 
 from edgewise.monitor.alarm import Alarm, AlarmKind, Moved
+from edgewise.monitor.budget import Clock
 from edgewise.monitor.columns import HEAD_STATISTICS, StatisticLayout, fast_columns, names, slow_columns
 from edgewise.monitor.detectors import attention_one_hot, gradient_gone, near, separation_gone
 from edgewise.monitor.facts import (
@@ -24,7 +26,7 @@ from edgewise.monitor.facts import (
     StepFacts,
     audited,
 )
-from edgewise.monitor.hooks import Switch
+from edgewise.monitor.hooks import Switch, unscaled
 from edgewise.monitor.run_events import BatchProfiles, RunEvents
 from edgewise.monitor.series import WINDOW, History, Losses, _thresholds, log_trend
 from tests.monitor.driven import COLUMNS, NAMES, level, ramp, run
@@ -240,8 +242,6 @@ def test_backward_passes_without_a_step_are_counted(passes: int, said: int) -> N
 
 
 def switched() -> Switch:
-    from edgewise.monitor.budget import Clock
-
     return Switch(Clock(), lambda error: None)
 
 
@@ -616,3 +616,37 @@ def test_an_exchange_of_optimizers_is_judged_by_the_fourth_row(ratio: float, way
             "changed at step 10, from Adam to SGD" in answers[14].cause
             and f"21 times {way}" in answers[14].cause
         )
+
+
+# --- hooks and the clock ---------------------------------------------------------------------------------------------
+def test_a_loss_is_known_before_it_was_multiplied_by_a_positive_number() -> None:
+    weight = torch.tensor(3.0, requires_grad=True)
+    loss = weight.square()
+    for scaled, known in (
+        (loss * 1024 / 4, 9.0),
+        (loss * -2.0, -18.0),
+        (loss * math.inf, math.inf),
+        (loss * 0.0, 0.0),
+    ):
+        assert float(unscaled(scaled)) == known
+
+
+def test_a_collection_in_another_thread_is_not_ours() -> None:
+    clock = Clock()
+    clock.now = iter([0.0, 1.0, 51.0, 60.0]).__next__
+
+    def collected() -> None:
+        clock.collection("start", {"generation": 2})
+        clock.collection("stop", {"generation": 2})
+
+    def work() -> None:
+        other = threading.Thread(target=collected)
+        other.start()
+        other.join()
+        assert clock.now() == 1.0 and clock.now() == 51.0  # the other thread has not looked at the time
+
+    def fail(error: Exception) -> None:
+        raise error
+
+    clock.run(work, (), fail)
+    assert clock.spent == 60.0

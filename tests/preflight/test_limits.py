@@ -15,6 +15,7 @@ from torch.nn import functional as F
 from edgewise.models.state import undone
 from edgewise.preflight import entry  # noqa: F401  registers the facts
 from edgewise.preflight.catalog import FACTS, CheckFinding, NotAsked
+from edgewise.preflight.closeup import _block
 from edgewise.preflight.evidence import TrainingEvidence
 from edgewise.preflight.loss_facts import _bounded
 from edgewise.preflight.passes import Passes
@@ -845,3 +846,41 @@ def test_regression_targets_beside_one(targets: Tensor, expected: str | None) ->
 def test_labels_at_their_limits(labels: Tensor, loss: Any, expected: str | None) -> None:
     labels = labels.clamp(max=1.0) if labels.is_floating_point() and expected is None else labels
     assert severity(scored("labels", nn.Linear(2, 8), labels, loss)) == expected
+
+
+# --- modules ---------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("size", [1.0, 0.01])
+def test_what_a_block_keeps_of_its_input_at_any_size(size: float) -> None:
+    """y = 0.5 x + 2 z with z at a right angle to x and as large: a cosine of 0.5 / √4.25, a doubt of √4.25 / √N."""
+    x = torch.tensor([1.0, 1.0, -1.0, -1.0]).expand(2, 3, 4) * size
+    z = torch.tensor([1.0, -1.0, 1.0, -1.0]).expand(2, 3, 4) * size
+    kept = _block(x, 0.5 * x + 2 * z)
+    assert kept["cosine"] == pytest.approx(0.5 / math.sqrt(4.25), rel=1e-5)
+    assert kept["factor"] == pytest.approx(0.5, rel=1e-5)
+    assert kept["doubt"] == pytest.approx(math.sqrt(4.25) / math.sqrt(24), rel=1e-5)
+
+
+class Boxed(nn.Module):
+    """Two layers in a module that is not called itself; of the second one only what is said is used."""
+
+    def __init__(self, through: bool) -> None:
+        super().__init__()
+        self.box, self.through = nn.Module(), through
+        self.box.used, self.box.idle, self.box.matrix = nn.Linear(8, 8), nn.Linear(8, 8), nn.Module()
+        self.box.matrix.weight = nn.Parameter(drawn(8, 8))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.box.used(x)
+        return x @ self.box.matrix.weight if self.through else x
+
+
+@pytest.mark.parametrize(("through", "expected"), [(True, "error"), (False, "note")])
+def test_a_layer_that_never_runs_is_passed_by_if_weights_beside_it_are_read_past_their_module(
+    through: bool, expected: str
+) -> None:
+    model = Boxed(through)
+    for name in ("matrix",) if not through else ():
+        getattr(model.box, name).requires_grad_(False)
+    found = run("no gradient", model, [drawn(4, 8)], lambda m, x: m(x).square().mean())
+    of_idle = [f for f in found if "box.idle.weight" in f.places]
+    assert severity(of_idle) == expected

@@ -180,6 +180,7 @@ def test_axes_and_scales_of_planes() -> None:
     assert planes._apart((1.0, 2.0)) == (1.0, 2.0) and planes._apart((-3.0, -3.0)) == (-3.003, -2.997)
     assert planes._apart((0.0, 0.0)) == (-1e-6, 1e-6)
     assert list(planes._variances("x", (0.0, 1.0, 3))) == [0.0, 0.5, 1.0]
+    assert planes._range(SimpleNamespace(losses=np.array([[2.0, math.nan], [5.0, 3.0]]))) == (2.0, 5.0)
     for bounds in ((-0.1, 1.0, 3), (1.0, 1.0, 3), (0.0, math.inf, 3), (0.0, 1.0, 1)):
         with pytest.raises(BadInput, match="x must be"):
             planes._variances("x", bounds)
