@@ -18,6 +18,7 @@ HERE = Path(__file__).parent
 PAGE = HERE.parents[1] / "research" / "reliability.md"
 BEGIN, END = "<!-- planted mistakes -->\n", "<!-- end of planted mistakes -->\n"
 LISTS = ("first", "fresh", "held", "named")
+WHOLE = ("whole1", "whole2", "whole3")  # of all rooms, in proportion to their lines
 CAUGHT = ("caught", "too long", "crash")
 
 
@@ -56,10 +57,21 @@ def markdown() -> str:
     for room in sorted({room for sample in samples for room in sample}):
         rows.append(_row(room, *(sample.get(room, Counter()) for sample in samples)))
     rows.append(_row("all", *(sum(sample.values(), Counter()) for sample in samples)))
-    whole = sum(named.values(), Counter())
-    if whole["tried"]:
-        rows += ["", f"Of {whole['tried']} mistakes with a name, {whole['now']} are caught."]
-    return "\n".join(rows) + "\n"
+    with_name = sum(named.values(), Counter())
+    if with_name["tried"]:
+        rows += ["", f"Of {with_name['tried']} mistakes with a name, {with_name['now']} are caught."]
+    return "\n".join([*rows, "", *_of_all_rooms()]) + "\n"
+
+
+def _of_all_rooms() -> list[str]:
+    """The rows of the samples that were drawn from all rooms together: tried, caught at first, caught now."""
+    samples = [counts(name) for name in WHOLE]
+    rows = [f"| room |{''.join(f' sample {k + 1} | at first | now |' for k in range(len(WHOLE)))}", "|---" * 10 + "|"]
+    for room in [*sorted({room for sample in samples for room in sample}), "all"]:
+        found = [sum(s.values(), Counter()) if room == "all" else s.get(room, Counter()) for s in samples]
+        cells = [str(each[name]) for each in found for name in ("tried", "at first", "now")]
+        rows.append(f"| {' | '.join([room, *cells])} |")
+    return rows
 
 
 def _row(room: str, first: Counter[str], second: Counter[str], third: Counter[str]) -> str:
