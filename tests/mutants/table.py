@@ -66,7 +66,10 @@ def markdown() -> str:
 def _of_all_rooms() -> list[str]:
     """The rows of the samples that were drawn from all rooms together: tried, caught at first, caught now."""
     samples = [counts(name) for name in WHOLE]
-    rows = [f"| room |{''.join(f' sample {k + 1} | at first | now |' for k in range(len(WHOLE)))}", "|---" * 10 + "|"]
+    rows = [
+        f"| room |{''.join(f' sample {k + 1} | at first | now |' for k in range(len(WHOLE)))}",
+        "|---" * 10 + "|",
+    ]
     for room in [*sorted({room for sample in samples for room in sample}), "all"]:
         found = [sum(s.values(), Counter()) if room == "all" else s.get(room, Counter()) for s in samples]
         cells = [str(each[name]) for each in found for name in ("tried", "at first", "now")]
