@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch.nn import functional as F
 
 from edgewise.preflight.check_report import CheckReport
-from experiments.preflight import unusual_two
+from experiments.preflight import blind_six, unusual_two
 from experiments.preflight.run import checked
 
 ONCE_FALSE = (
@@ -67,3 +68,25 @@ def test_gradients_of_a_network_that_the_model_only_asks_are_put_back() -> None:
     checked(made)
     assert all(p.grad is gradient for p, gradient in kept.items())
     assert all(torch.equal(a, b) for a, b in zip(kept.values(), numbers, strict=True))
+
+
+def test_a_mask_that_is_added_to_scores_is_no_input_on_another_scale() -> None:
+    """The first floating field of the batch is zero where tokens are seen, and the least number elsewhere."""
+
+    def loss(model: unusual_two.Net, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+        out = model(batch["ids"][:, :-1], mask=batch["mask"])
+        return F.cross_entropy(out.flatten(0, 1), batch["ids"][:, 1:].flatten())
+
+    future = torch.full((unusual_two.T - 1, unusual_two.T - 1), -1e9).triu(1)
+    batches = [{"mask": future, "ids": ids} for ids in unusual_two.texts()]
+    assert checked(unusual_two.made(unusual_two.Net(), loss, batches)).ok
+
+
+@pytest.mark.parametrize(
+    "name", ["case_its_own_positive", "case_square_mask_of_ones", "control_half_of_the_targets_missing"]
+)
+def test_what_had_a_false_warning_on_the_sixth_list_has_none(name: str) -> None:
+    torch.manual_seed(0)
+    make = getattr(blind_six, name)
+    report = checked({k: v for k, v in (make(False) if "case" in name else make()).items() if k != "truth"})
+    assert report.ok, str(report)

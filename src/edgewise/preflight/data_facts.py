@@ -13,7 +13,7 @@ from edgewise.preflight.catalog import CheckFinding, NotAsked, error, fact, find
 from edgewise.preflight.evidence import Alignment, TrainingEvidence, agreement, median, rms
 from edgewise.preflight.fingerprint import tensors_in
 from edgewise.preflight.loss_facts import CLASSES, sums_to_one
-from edgewise.preflight.observer import LossCall
+from edgewise.preflight.observer import MASKED, LossCall
 from edgewise.preflight.relations import unlabeled
 
 
@@ -50,6 +50,9 @@ def data(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
                     batch=k,
                 )
                 continue
+            low = tensor[tensor <= MASKED]
+            if low.numel() and bool((low == low[0]).all()):
+                continue  # a mask that is added to scores
             largest = max(largest, float(tensor.abs().max()))
             if k == 0 and i == 0 and tensor.dim() >= 2 and not 0.005 < rms(tensor) < 20 and tensor.any():
                 yield warning(

@@ -80,12 +80,14 @@ def first_loss(evidence: TrainingEvidence) -> Iterator[CheckFinding]:
     cosines = evidence.base is not None and evidence.base.main_loss is not None
     if cosines and _bound_of_cosines(evidence.base, evidence.base.main_loss.outputs.float()) is not None:  # type: ignore[arg-type,union-attr]
         severity = "note"  # their scale is chosen
+    rows = evidence.class_rows
+    assert rows is not None
+    if rows[0].shape[0] == rows[3] == rows[1].unique().numel():
+        severity = "note"  # samples by samples, each asked once: a contrast, whose temperature is chosen
     head = readout(evidence)
     places = ["loss"] if head is None else evidence.names.get(id(head[1].weight), [head[0]])
     if not evidence.fresh or not evidence.all_trainable or by_the_library(evidence, places[0]):
         severity = "note"
-    rows = evidence.class_rows
-    assert rows is not None
     spread = float(rows[0][rows[2]].float().std(-1).mean())
     yield finding(
         severity,
