@@ -4,8 +4,8 @@ The talk has preliminary results that it can be; expressive is about what can be
 instead of tasks. A frozen transformer block of random weights reads 4 tokens of width 16 behind a class token and two
 prompts, 32 numbers; against them three limited fine-tunings of 32 numbers each: gain and bias of the first norm, and a
 rank-one change of the queries' or of the values' matrix. Each makes functions (random parameters, so large that outputs
-change by half of their standard deviation), and each is fitted to the functions of the others: 64 inputs, 1,000 steps
-of Adam that fall to zero, the best of three starts and two rates; what is left of the change's variance on 256 other
+change by half of their standard deviation), and each is fitted to the functions of the others: 64 inputs, 600 steps
+of Adam that fall to zero, the best of two starts and two rates; what is left of the change's variance on 256 other
 inputs. Fixed before the run: prompts are more expressive than a fine-tuning if it leaves more of the prompts' functions
 than prompts leave of its functions, the mean of log10 in pairs of seeds above zero with its 95 % interval, and if both
 fit their own functions (a median below 0.05). "Can be" is held if they are so against at least one of the three, and
@@ -34,7 +34,7 @@ TOLERANCE = 0.05  # of the largest number in an entry
 WIDTH, TOKENS, PROMPTS = 16, 4, 2
 PROMPT, LIMITED = "prompts", ("norm", "query", "value")
 CHANGE, FITS = 0.5, 0.05  # of the outputs' standard deviation; what a kind may leave of its own functions
-RATES, LONG = (0.02, 0.1), 1000
+RATES, LONG = (0.02, 0.1), 600
 
 
 class Reader(nn.Module):
@@ -80,7 +80,7 @@ def outputs(model: Reader, kind: str, change: Stack, x: Tensor) -> Tensor:
 def cases(scale: str = "small") -> list[dict[str, Any]]:
     full = scale == "full"
     how = (
-        dict(inputs=64, others=256, starts=3, steps=LONG)
+        dict(inputs=64, others=256, starts=2, steps=LONG)
         if full
         else dict(inputs=8, others=8, starts=1, steps=3)
     )
