@@ -4,7 +4,9 @@ A transformer of two blocks learns 8x8 digits, then all weights are frozen and t
 are the class token and eight prompts, by SGD and by Adam, each with the best of ten rates; beside it all weights
 (fine-tuning). Fixed beforehand: learned is half of the first loss, behind a lag of a tenth of what Adam learns, and
 nothing is decided where a best rate is an end of its grid. With six rates one best rate was an end; the grid of ten was
-fixed before it was run, on seeds that were not used before. What a prompt can represent is for `prompt_functions`.
+fixed before it was run, on seeds that were not used before. Prompts came to 0.51 of the first loss with the seeds
+before and to 0.47 with these, so nothing is decided where seeds disagree (fixed after that was seen). What a prompt can
+represent is for `prompt_functions`.
 """
 
 from __future__ import annotations
@@ -159,13 +161,20 @@ def _decided(held: bool, results: Sequence[Result], **which: str) -> bool | None
 
 def _learns(results: Sequence[Result]) -> Claim:
     found = {tuned: [_final(results, tuned, "adam", name) for name in ("first", "final")] for tuned in TUNED}
+    shares = {
+        tuned: [r.value["final"] / r.value["first"] for r in select(results, tuned=tuned, method="adam")]
+        for tuned in TUNED
+    }
+    below = {tuned: sum(share < 0.5 for share in each) for tuned, each in shares.items()}
+    agree = all(count in (0, len(shares[tuned])) for tuned, count in below.items())
     said = ", ".join(f"{tuned} {first:.2f} to {final:.2f}" for tuned, (first, final) in found.items())
+    each = ", ".join(f"{share:.2f}" for share in shares["prompts"])
     return Claim(
         "Instead of training the weights one can freeze them and tune a prompt with the class token [talk].",
-        f"Training loss on turned digits with Adam, median: {said}; a uniform guess has {math.log(10):.2f}. "
-        f"{_best(results)}",
+        f"Training loss on turned digits with Adam, median: {said}; a uniform guess has {math.log(10):.2f}. Prompts' "
+        f"share of the first loss by seed: {each}. {_best(results)}",
         _scale(results),
-        _decided(all(b < 0.5 * a for a, b in found.values()), results, method="adam"),
+        _decided(all(below.values()), results, method="adam") if agree else None,
         found,
         rows=("A9",),
     )
