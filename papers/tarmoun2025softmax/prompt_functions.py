@@ -223,7 +223,7 @@ def draw(results: Sequence[Result]) -> Figure:
                 log_y=True,
                 legend=False,
                 x_names=names,
-                y_range=(5e-8, 10.0),
+                y_range=(5e-8, 0.1) if names is kinds else (0.01, 2.0),
             )
         )
     return Sheet("What 32 numbers represent", tuple(panels), claim(results).scale).draw()

@@ -1,8 +1,8 @@
 """Training loop for comparisons: the same batches for every network, the rate by successive halving.
 
-Where networks are so small that calls cost more than arithmetic, `descend_stack` trains many as one: every weight has
-the members first, (K, ...), and no number leaves torch on the way. Where a step is arithmetic (some thousands of words,
-a hundred thousand weights on a thousand tokens) it is slower than one after another.
+Networks so small that calls cost more than arithmetic are trained as one by `descend_stack`: every weight has the
+members first, (K, ...), and no number leaves torch on the way. If a step is mostly arithmetic (thousands of words, or
+a hundred thousand weights on a thousand tokens), it is slower than one after another.
 """
 
 from __future__ import annotations
@@ -234,11 +234,11 @@ def descend_stack(
     batch      of a step's number; `own`: every member has its own, (K, ...), or one is shared by all
     optimizer  sgd, momentum (0.9), adam, adamw (weight decay 0.01); or what a step takes off at a rate of one, as a
                function of the gradients, what it keeps between steps, and the number of the step from one
-    rates      (K,), multiplied by `schedule` at a fraction of the steps; (K, S) where a member is S runs on the same
+    rates      (K,), multiplied by `schedule` at a fraction of the steps; (K, S) if a member is S runs on the same
                data: weights are (K, S, ...), and loss gives (S,)
     look       called with the number of a step and the weights before it, and with `steps` at the end
 
-    A member that leaves the range of numbers stays there and does not touch the others.
+    A member that diverges does not touch the others.
     """
     direction = optimizer if callable(optimizer) else DIRECTIONS.get(optimizer)
     if direction is None:
