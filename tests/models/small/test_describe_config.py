@@ -217,7 +217,8 @@ def test_sizes_notes_and_a_depth_of_its_own() -> None:
     assert (description.depth, description.tokens, description.width) == (20, 96, 2560)
     assert description.mlp_in_gain == pytest.approx(0.05 * math.sqrt(2560), rel=WITHIN)
     assert description.rope == 0.25
-    assert any("read from StableLmModel" in line for line in description.assumed)
+    (how,) = (line for line in description.assumed if line.startswith("read from StableLmModel"))
+    assert "at width 64 and " in how and how.endswith("scaled to width 2560 and 20 layers")
     assert any("default of StableLmConfig" in line for line in description.assumed)
 
 
