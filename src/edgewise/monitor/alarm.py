@@ -109,7 +109,7 @@ ADVICE = {
 NUMBERS = re.compile(
     r"[0-9][0-9.e+-]*| \(.*"
 )  # in a cause, and what stands in brackets: of two alarms they differ
-WITHIN = 200  # steps behind a cause in which an alarm that has none of its own stands under it
+WITHIN = 200  # steps behind a cause in which an alarm without a cause stands under it
 LOOK = "Train on one batch until its loss is 0; if it does not go there, check the labels and the loss."
 
 
@@ -182,7 +182,7 @@ class Alarm:
         return f"{self.kind.value.replace('_', ' ')}{where}"
 
     def under(self, other: Alarm) -> bool:
-        """Tell whether it has the cause of an earlier alarm, or none of its own and came soon after that one."""
+        """Tell whether it has the cause of an earlier alarm, or no cause and came soon after that one."""
         if not other.cause or self.step < other.step:
             return False
         same = NUMBERS.sub("", self.cause).split(":")[0] == NUMBERS.sub("", other.cause).split(":")[0]

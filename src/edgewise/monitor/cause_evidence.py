@@ -192,7 +192,7 @@ class Evidence:
     harmed: bool = False  # the loss has risen, or has not beaten guessing
     gradient_norm: float = math.inf  # of the last row, as it is used
     outweighed: float = (
-        1.0  # where backward() begins over the criterion's loss, if that is no constant multiple
+        1.0  # where backward() begins over the criterion's loss, if that is not a constant multiple
     )
     map: ModelMap | None = None  # of the model, if it was read
 

@@ -192,7 +192,7 @@ def _behind(history: History) -> tuple[AlarmKind, int]:
 
 
 def not_a_number(history: History) -> Detection | None:
-    """The loss, the stream or a gradient, where it was finite, is not a finite number any more.
+    """The loss, the stream or a gradient was finite and is not a finite number any more.
 
     A block that was skipped (layer drop) has none either, and so have weights that got no gradient: while the loss is
     finite, gradients count where all blocks were seen, and of the stream only what is infinite.

@@ -691,7 +691,7 @@ class Examination:
         return []
 
     def _stands(self, level: float) -> bool:
-        """Tell whether a loss that is hardly below that of guessing, where that is known, has stopped there."""
+        """Tell whether a loss that is hardly below that of guessing, if that is known, has stopped there."""
         losses = self.history.losses
         return STUCK * losses.chance < level < math.inf and losses.falls() is False and not losses.open
 

@@ -1017,7 +1017,7 @@ class BackwardFacts:
         )
 
     def see(self, value: float, loss: float, terms: Mapping[str, float] | None = None) -> None:
-        """Take in a backward pass that begins at a value, where the loss is known, and what may be added to it."""
+        """Take in a backward pass that begins at a value, if the loss is known, and what may be added to it."""
         self.last = value
         self._values.append(value)
         if len(self._opening) < AGREE:

@@ -87,7 +87,7 @@ def watch(*arguments: Any, **options: Any) -> monitor.Watch:
 def facts_at_start(evidence: Evidence) -> Sequence[StartFact]:
     """Check the model with its first weights on the batches seen so far; everything is put back.
 
-    Errors are certain, and so are the warnings of `TOLD`, which wait for harm (but betas that are swapped, which nobody
+    Errors are certain, and so are the warnings of `TOLD`, which wait for harm (but betas that are swapped, which no one
     means); other warnings explain symptoms.
     """
     batches = [_batch(call, seen) for call, seen in evidence.batches]

@@ -576,7 +576,7 @@ def outputs_of(seen: Observation) -> Tensor | None:
 
 
 def _repeats(base: Tensor, changed: Tensor) -> bool:
-    """Tell if a quarter of the outputs are the very same numbers: what a change does not reach is not drawn anew."""
+    """Tell if a quarter of the outputs are the very same numbers: what a change does not reach is not drawn again."""
     if base.shape != changed.shape:
         return False
     same = base == changed
