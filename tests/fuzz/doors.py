@@ -242,7 +242,7 @@ def trainings(draw: st.DrawFn, strange: Strategy) -> Input:
     parts = {
         "model": ("tokens", ["tied", "dictionary", "in_place", "batch_norm", "raises", "shared"]),
         "weights": ("drawn", ["zero", "huge", "nan", "frozen", "meta"]),
-        "loss": ("entropy", sorted(LOSSES)),
+        "loss": ("entropy", [*sorted(LOSSES), *["zero"] * 5]),
         "optimizer": ("AdamW", sorted(OPTIMIZERS)),
         "batches": ("ids", [*BATCHES, *STRANGE_BATCHES]),
     }

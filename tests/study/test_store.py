@@ -184,3 +184,21 @@ def test_what_is_no_file_of_records_is_rejected_by_name(kind: str, words: str, t
         os.truncate(path, 5 * 2**30)
     with pytest.raises(BadInput, match=rf"other\.jsonl: .*{words}"):
         read(files_of(tmp_path))
+
+
+def test_asking_for_the_commit_takes_no_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run that a full disk stopped left git's index.lock behind, and git refused to work from then on."""
+    import subprocess
+
+    from edgewise.study import store
+
+    git = ["git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=a@b"]
+    (tmp_path / "src").mkdir()
+    (tmp_path / "src" / "a.py").touch()
+    for words in (["init", "-q"], ["add", "."], ["commit", "-qm", "a"]):
+        subprocess.run([*git, *words], check=True)
+    os.utime(tmp_path / "src" / "a.py", (1, 1))  # git would write its index anew
+    monkeypatch.setattr(store, "__file__", str(tmp_path / "src" / "edgewise" / "study" / "store.py"))
+    before = (tmp_path / ".git" / "index").stat().st_mtime_ns
+    assert store.commit.__wrapped__() is not None
+    assert (tmp_path / ".git" / "index").stat().st_mtime_ns == before

@@ -135,7 +135,7 @@ def commit() -> str | None:
     code = ("src", "papers", "experiments", ":!*/recorded/*")  # results change while recipes are measured
     try:
         head = _git(root, "rev-parse", "--short=7", "HEAD")
-        changed = _git(root, "status", "--porcelain", "--untracked-files=no", "--", *code)
+        changed = _git(root, "--no-optional-locks", "status", "--porcelain", "-uno", "--", *code)
     # git is not installed, or the repository is not readable to us
     except (OSError, subprocess.SubprocessError):
         return None
