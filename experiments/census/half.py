@@ -40,9 +40,11 @@ SAMPLE = 150  # the first of the draw: ten models of the other half took 12 s ea
 OPENING = """Everything above is of the full census, by the reader of its day. A later reader was asked about a random
 half, drawn and committed before (`python -m experiments.census.half`), by the same rules; without models by hand and
 adapters. It was first asked on 2026-11-18 at 0281271b (87 models: measured 98.6 %, described right 93.2 %, none
-silently wrong), and again on 2026-11-19 by the reader of the day, in the same order, until it was stopped. In this
-second run stages of different widths are one stack, which three labels of a single stage call wrong: these were
-decided by their sources afterwards.
+silently wrong), then on 2026-11-19 at 626d3afd (88 models: 98.7 %, 89.3 %, none), and on 2026-11-20 all 150 of the
+sample were asked at 9ad21e8d. Stages of different widths are one stack since the second time, which three labels of a
+single stage call wrong: these were decided by their sources. Silently wrong at 9ad21e8d, and left so: twins of timm,
+whose stages hold a convolution beside the blocks and are read as two blocks, and the overlap of pp_ocrv5_server_rec,
+of which the checker looked at the convolutional stages before.
 """
 Row = dict[str, Any]
 
