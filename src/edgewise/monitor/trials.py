@@ -628,11 +628,13 @@ def label_dependence(e: Evidence) -> float:
     pairs: dict[tuple[int, int], list[Tensor]] = {}
     for _, batch in e.dated:
         labels = replace(e, batches=[batch]).counted()
+        if labels is None:
+            continue
         given = [
             t for t in tensors([*batch[0][0], *batch[0][1].values()]) if t.dim() == 2 and t is not labels
         ]
         tokens = [t for t in given if t.dtype in (torch.int64, torch.int32)]
-        for place, ids in enumerate(tokens if labels is not None else ()):
+        for place, ids in enumerate(tokens):
             rows, length = ids.shape
             width = next((w for w in (length, length - 1) if labels.numel() == rows * w and w > 4), 0)
             if not width:
