@@ -318,7 +318,11 @@ def _watch(model: nn.Module, given: Input) -> None:
         to = Path(folder) / "run"
         for depth in (2, 2 if given["option"] != "to" else 3):  # and then with another depth
             watched = model if depth == 2 else networks.build(given["model"], 16, 3)
-            with full_disk(given["disk"]), edgewise.watch(watched, to, **options) as handle:
+            with full_disk(given["disk"]) as room, edgewise.watch(watched, to, **options) as handle:
+                _train(watched, given)
+                if handle.folder is not None:
+                    handle.folder.flush()
+                room()  # and then the disk has room again
                 _train(watched, given)
             if given["weights"] == "meta" and handle.error:  # said, and the training went on
                 raise edgewise.BadInput(handle.error)
@@ -329,13 +333,13 @@ def _watch(model: nn.Module, given: Input) -> None:
 
 
 @contextmanager
-def full_disk(size: int | None) -> Iterator[None]:
-    """No file grows beyond so many bytes inside."""
+def full_disk(size: int | None) -> Iterator[Callable[[], None]]:
+    """No file grows beyond so many bytes inside, until what it gives is called."""
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     try:
         if size is not None:
             resource.setrlimit(resource.RLIMIT_FSIZE, (size, limits[1]))
-        yield
+        yield lambda: resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 
