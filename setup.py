@@ -18,8 +18,8 @@ from setuptools.command.build_py import build_py
 ROOT = Path(__file__).parent
 FOLDERS = ("papers", "experiments")
 SUFFIXES = (".py", ".jsonl", ".json", ".md", ".yaml")  # figures are drawn again from the results
-# The first four hold no recipes, those of the census need an environment of their own.
-LEFT_OUT = {"atlas", "mistakes", "preflight", "strangers", "census", "__pycache__"}
+# The first four hold no recipes, those of the census need another environment, those of rates hours of trainings.
+LEFT_OUT = {"atlas", "mistakes", "preflight", "strangers", "census", "learning_rate", "__pycache__"}
 TARGET = "edgewise/recipes"
 
 
