@@ -30,7 +30,7 @@ from edgewise.study.train import Stack, descend_stack
 
 from .networks import AttentionBlock
 
-TOLERANCE = 0.05  # of the largest number in an entry
+TOLERANCE = 0.02  # of the largest number in an entry
 WIDTH, TOKENS, PROMPTS = 16, 4, 2
 PROMPT, LIMITED = "prompts", ("norm", "query", "value")
 CHANGE, FITS = 0.5, 0.05  # of the outputs' standard deviation; what a kind may leave of its own functions
