@@ -241,7 +241,9 @@ def test_results_are_measured_cheapest_first_and_say_what_remains(
 def test_the_page_of_dates_has_every_result_and_claims_none_to_be_newer() -> None:
     """A result that was measured after the page was written is newer than its row, which is no false claim."""
     page = (ROOT / "research" / "measured.md").read_text()
-    rows = {name: date for date, name in re.findall(r"^\| (\S+) \| `[\w+]+` \| `(\S+)` \|", page, re.MULTILINE)}
+    rows = {
+        name: date for date, name in re.findall(r"^\| (\S+) \| `[\w+]+` \| `(\S+)` \|", page, re.MULTILINE)
+    }
     written = re.search(r"As of (\S+),", page)
     assert written is not None and len(rows) > 70
     for name, (date, *_) in results.stamps().items():

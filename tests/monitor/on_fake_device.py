@@ -82,4 +82,6 @@ def train(what: str) -> dict[str, Any]:
 if __name__ == "__main__":
     torch.set_num_threads(1)
     print(json.dumps({what: train(what) for what in ("host", "one", "two")}), flush=True)
-    os._exit(0)  # autograd's thread of a device, which is torch's, now and then aborts while the interpreter ends
+    os._exit(
+        0
+    )  # autograd's thread of a device, which is torch's, now and then aborts while the interpreter ends

@@ -229,10 +229,9 @@ class ModelMap:
 
     def _decided(self, named: ModelSites | BadInput, reading: Reading) -> ModelSites:
         """The sites by name, corrected by what was read; as the model behaves if these are not its blocks."""
-        if (
-            isinstance(named, ModelSites) and reading.default is not None
-        ):  # the stack that is measured comes first
-            order = sorted(named.stacks, key=lambda stack: stack.name != reading.default.name)
+        first = reading.default  # the stack that is measured
+        if isinstance(named, ModelSites) and first is not None:
+            order = sorted(named.stacks, key=lambda stack: stack.name != first.name)
             named = replace(named, stacks=tuple(order))
         if isinstance(named, ModelSites) and _same_blocks(named.stacks[0], reading) is not None:
             return self._corrected(named, reading)
