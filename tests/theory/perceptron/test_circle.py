@@ -128,3 +128,10 @@ def test_refusals():
             drive.shallow_length_bound(name, 10)
     with pytest.raises(BadInput, match=r"go to 0\.0"):
         drive.propagate_circle(Perceptron("tanh", 0.5, 0.0))
+
+
+def test_weights_that_are_nearly_none_bend_the_circle_without_bound():
+    """The square of chi_1 underflows here, which raised; chi_1 itself does not."""
+    network = Perceptron(depth=2, width=100, activation="tanh", weight_variance=1e-200, bias_variance=0.5)
+    orbit = drive.propagate_circle(network, np.zeros(1), 2.6)
+    assert np.isfinite(orbit.length).all() and orbit.curvature[-1] > 1e150

@@ -94,7 +94,7 @@ def propagate_circle(
         q, e, g, k = rows[-1]
         x1 = float(chi_1(phi, sw2, q))
         x2 = sw2 * float(phi.curvature_square(q)) if phi.is_smooth else float("inf")
-        bent = 3 * x2 / x1**2 + k / x1 if x1 > 0 else np.inf
+        bent = 3 * (x2 / x1) / x1 + k / x1 if x1 > 0 else np.inf
         following = float(length_map(phi, sw2, sb2, q))
         rows.append((following, separation_map(phi, sw2, sb2, np.full_like(e, q), e), x1 * g, bent))
     length, separation, metric, curvature = (np.asarray(column) for column in zip(*rows, strict=True))
